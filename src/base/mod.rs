@@ -1,0 +1,7 @@
+//! What every other module stands on. Nothing here knows about brokers.
+
+pub mod clock;
+pub mod json;
+pub mod reader;
+pub mod sys;
+pub mod watermark;
