@@ -2,6 +2,7 @@
 
 pub mod clock;
 pub mod json;
+pub mod json_file;
 pub mod reader;
 pub mod sys;
 pub mod watermark;
