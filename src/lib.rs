@@ -19,5 +19,6 @@
 //! `ha::client::turn` (the slave receives it). twinmq-ha(7) and twinmq-store(5) have the bytes.
 
 pub mod base;
+pub mod broker;
 pub mod net;
 pub mod remoting;

@@ -1,0 +1,3 @@
+//! What a client can ask of a broker, and what a broker does by itself.
+
+pub mod outbox;
