@@ -274,15 +274,10 @@ fn replication(reading: &mut Reading) {
     let settings = &reading.settings;
     let replicas = settings.int("inSyncReplicas");
     let connections = settings.int("haMaxConnections");
-    let flushes = settings.text("flushDiskType") == "SYNC_FLUSH";
     if settings.int("haFirstReportTimeout") == 0 {
         let interval = settings.int("haHousekeepingInterval");
         reading.set("haFirstReportTimeout", Value::Int(interval));
     }
-    if flushes && !reading.settings.is_given("haSlaveAck") {
-        reading.set_text("haSlaveAck", "flush");
-    }
-    check_blocks(reading);
     if role(&reading.settings) != Role::SyncMaster {
         return;
     }
@@ -296,26 +291,6 @@ fn replication(reading: &mut Reading) {
             replicas - 1
         ));
     }
-}
-
-fn check_blocks(reading: &mut Reading) {
-    let blocks = reading.settings.list("haAllowedSlaves");
-    let bad: Vec<String> = blocks
-        .into_iter()
-        .filter(|block| !is_block(block))
-        .map(|block| format!("haAllowedSlaves: {block:?} is neither an address nor ADDRESS/BITS"))
-        .collect();
-    bad.into_iter().for_each(|refusal| reading.refuse(refusal));
-}
-
-fn is_block(text: &str) -> bool {
-    let (address, bits) = text.split_once('/').unwrap_or((text, "0"));
-    let most = match address.parse() {
-        Ok(IpAddr::V4(_)) => 32,
-        Ok(IpAddr::V6(_)) => 128,
-        Err(_) => return false,
-    };
-    bits.parse::<u8>().is_ok_and(|bits| bits <= most)
 }
 
 fn cleaning(reading: &mut Reading) {

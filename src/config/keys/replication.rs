@@ -63,9 +63,10 @@ pub const MASTER: &[Key] = &[
          has it. With `last-file` such a slave never gets what is older.")
         .ours(),
     key("haAllowedSlaves", Kind::List(','), "",
-        "Addresses or address blocks, such as 10.0.0.0/8, that may connect to the HA port. Empty \
-         allows all.")
-        .ours(),
+        "There is no list of slaves yet that may connect. Whoever reaches the HA port can read the \
+         whole log: bind it with `haBindAddress` to a network that only slaves can reach.")
+        .ours()
+        .refused(),
     key("haMaxConnections", int(1, 10_000), "16",
         "Most connections to the HA port.")
         .ours(),
@@ -103,11 +104,11 @@ pub const SLAVE: &[Key] = &[
         "haSlaveAck",
         Kind::Choice(&["write", "flush", "dispatch"]),
         "write",
-        "What the slave's report covers: bytes that are written, flushed to disk, or entered into \
-         the consume queues.",
+        "The slave's report covers what is written into its log, not yet what is flushed to its \
+         disk or entered into its consume queues.",
     )
     .ours()
-    .derived("`flush` if `flushDiskType` is `SYNC_FLUSH`, else `write`"),
+    .refused(),
     key(
         "haResync",
         Kind::Choice(&["stop", "seed", "last-file"]),

@@ -21,6 +21,12 @@ pub const FILES: &[Key] = &[
     )
     .derived("commitlog in `storePathRootDir`"),
     key(
+        "readOnlyCommitLogStorePaths",
+        Kind::List(','),
+        "",
+        "More directories of the commit log, which are read and never written.",
+    ),
+    key(
         "mappedFileSizeCommitLog",
         bytes(4096, INT_MAX),
         "1073741824",
@@ -113,23 +119,11 @@ pub const FLUSHING: &[Key] = &[
         "After this time the commit log is flushed however little is new.",
     ),
     key(
-        "flushIntervalConsumeQueue",
-        millis(1),
-        "1000",
-        "How often the consume queues are flushed.",
-    ),
-    key(
-        "flushConsumeQueueLeastPages",
-        int(0, INT_MAX),
-        "2",
-        "A flush of a consume queue waits until so many pages are new.",
-    ),
-    key(
         "flushConsumeQueueThoroughInterval",
-        millis(0),
+        millis(1),
         "60000",
-        "After this time the consume queues are flushed however little is new, and the checkpoint \
-         is written.",
+        "How often the consume queues and the index are brought to the disk, and the checkpoint is \
+         written. After a crash what is newer is built again from the commit log.",
     ),
     key(
         "flushConsumerOffsetInterval",
@@ -195,18 +189,6 @@ pub const CLEANING: &[Key] = &[
         millis(1),
         "10000",
         "How often the above is looked at.",
-    ),
-    key(
-        "deleteCommitLogFilesInterval",
-        millis(0),
-        "100",
-        "The pause between two deleted commit log files.",
-    ),
-    key(
-        "deleteConsumeQueueFilesInterval",
-        millis(0),
-        "100",
-        "The pause between two consume queues that lost files.",
     ),
     key(
         "deleteFileBatchMax",

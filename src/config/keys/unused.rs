@@ -49,14 +49,6 @@ pub const FEATURES: &[Key] = &[
     )
     .later(),
     key(
-        "readOnlyCommitLogStorePaths",
-        Kind::Text,
-        "",
-        "Directories that are only read are not supported, and leaving them out would hide \
-         messages.",
-    )
-    .refused(),
-    key(
         "messageStorePlugIn",
         Kind::Text,
         "",
@@ -362,7 +354,9 @@ pub static BROKER: &[Unused] = &[
     },
     Unused {
         why: "files are created, mapped, locked and released differently",
-        names: "accessMessageInMemoryHotRatio cleanSwapedMapInterval commitCommitLogLeastPages \
+        names: "flushIntervalConsumeQueue flushConsumeQueueLeastPages \
+                deleteCommitLogFilesInterval deleteConsumeQueueFilesInterval \
+                accessMessageInMemoryHotRatio cleanSwapedMapInterval commitCommitLogLeastPages \
                 commitCommitLogThoroughInterval commitIntervalCommitLog \
                 commitLogForceSwapMapInterval commitLogRollingInterval \
                 commitLogRollingMinimumSize commitLogSwapMapInterval \
