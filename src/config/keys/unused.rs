@@ -419,7 +419,7 @@ pub static NAMESRV: &[Unused] = &[
                 serverSelectorThreads",
     },
     Unused {
-        why: "it serves at once",
+        why: "serving begins at once",
         names: "needWaitForService waitSecondsForService",
     },
     Unused {
@@ -436,7 +436,7 @@ pub static NAMESRV: &[Unused] = &[
                 scanInactiveMasterInterval electMasterMaxRetryCount mappedFileSize controllerType",
     },
     Unused {
-        why: "it names an installation of the original",
+        why: "paths and names of an installation of the original",
         names: "rocketmqHome productEnvName",
     },
 ];
