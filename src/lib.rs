@@ -19,3 +19,4 @@
 //! `ha::client::turn` (the slave receives it). twinmq-ha(7) and twinmq-store(5) have the bytes.
 
 pub mod base;
+pub mod store;
