@@ -19,4 +19,5 @@
 //! `ha::client::turn` (the slave receives it). twinmq-ha(7) and twinmq-store(5) have the bytes.
 
 pub mod base;
+pub mod ha;
 pub mod store;
