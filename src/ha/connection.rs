@@ -480,3 +480,335 @@ impl<C: Deref<Target = [u8]>> Connection<C> {
         self.transitions.push(Transition { from, to, cause });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ha::memory_log::MemoryLog;
+    use crate::ha::pipe::Pipe;
+    use crate::ha::wire::{TRANSFER_HEADER_SIZE, TransferHeader};
+
+    const FILE: u64 = 4096;
+    const SECOND: Duration = Duration::from_secs(1);
+
+    const RULES: Rules = Rules {
+        heartbeat: Duration::from_secs(5),
+        housekeeping: Duration::from_secs(20),
+        first_report: Duration::from_secs(20),
+        transfer_body_max: 1000,
+        empty_slave_from: EmptySlaveFrom::Min,
+        fallbehind_max: 1 << 20,
+    };
+
+    /// A master's log of a few files, a connection to it, and a clock.
+    struct World {
+        log: MemoryLog,
+        core: Connection<Vec<u8>>,
+        socket: Pipe,
+        now: Instant,
+    }
+
+    fn world(rules: Rules) -> World {
+        let log = MemoryLog::new(FILE);
+        (0..40).for_each(|n| {
+            log.append_message(&[n; 200]);
+        });
+        let now = Instant::now();
+        World {
+            log,
+            core: connection(rules, 40112, now),
+            socket: Pipe::open(),
+            now,
+        }
+    }
+
+    fn connection(rules: Rules, port: u16, now: Instant) -> Connection<Vec<u8>> {
+        Connection::new(
+            port.into(),
+            SocketAddr::from(([10, 0, 0, 2], port)),
+            rules,
+            now,
+        )
+    }
+
+    impl World {
+        fn hear(&mut self, bytes: &[u8]) -> Heard {
+            self.socket.input.extend(bytes);
+            let range = LogRange::of(&self.log);
+            self.core.read(&mut self.socket, range, FILE, self.now).0
+        }
+
+        fn report(&mut self, received: i64) -> Heard {
+            self.hear(&received.to_be_bytes())
+        }
+
+        /// Writes all there is; the transfers that went out.
+        fn transfers(&mut self) -> Vec<(i64, Vec<u8>)> {
+            while self.core.write(&mut self.socket, &self.log, self.now) == Output::More {}
+            units(&std::mem::take(&mut self.socket.output))
+        }
+
+        fn pass(&mut self, time: Duration) {
+            self.now += time;
+            self.core.on_tick(self.now);
+        }
+    }
+
+    fn units(mut wire: &[u8]) -> Vec<(i64, Vec<u8>)> {
+        let mut units = Vec::new();
+        while !wire.is_empty() {
+            let header = TransferHeader::decode(wire).expect("a whole header");
+            let (body, rest) = wire[TRANSFER_HEADER_SIZE..].split_at(header.length as usize);
+            units.push((header.start, body.to_vec()));
+            wire = rest;
+        }
+        units
+    }
+
+    fn request(start: u64, empty: bool) -> Heard {
+        Heard::Request(Request { start, empty })
+    }
+
+    #[test]
+    fn nothing_is_sent_before_the_first_complete_report() {
+        // C-1: a 4.9 slave is silent for six seconds.
+        let mut w = world(RULES);
+        assert_eq!(w.transfers(), []);
+        w.pass(6 * SECOND);
+        assert_eq!(w.hear(&[0, 0, 0]), Heard::Nothing);
+        assert_eq!(w.transfers(), []);
+        assert_eq!(w.core.state(), State::AwaitRequest);
+        assert_eq!(w.hear(&[0; 5]), request(0, true));
+        assert_ne!(w.transfers(), []);
+    }
+
+    #[test]
+    fn transfers_are_the_log_in_order_bounded_and_within_files() {
+        // C-6, C-7, C-8.
+        let mut w = world(RULES);
+        let start = 1234;
+        assert_eq!(w.report(start), request(start as u64, false));
+        let mut got = Vec::new();
+        for (at, body) in w.transfers() {
+            assert_eq!(at as usize, start as usize + got.len());
+            assert!(!body.is_empty() && body.len() <= RULES.transfer_body_max);
+            assert_eq!(at as u64 / FILE, (at as u64 + body.len() as u64 - 1) / FILE);
+            got.extend(body);
+        }
+        assert_eq!(got, w.log.bytes()[start as usize..]);
+        assert_eq!(w.core.state(), State::Streaming);
+    }
+
+    #[test]
+    fn an_empty_slave_gets_the_first_file_or_as_in_java_the_last_one() {
+        // DECISIONS 8; C-3.
+        let mut w = world(RULES);
+        w.log.delete_before(FILE);
+        assert_eq!(w.report(0), request(FILE, true));
+        assert_eq!(w.transfers()[0].0 as u64, FILE);
+        let mut w = world(Rules {
+            empty_slave_from: EmptySlaveFrom::LastFile,
+            ..RULES
+        });
+        let last = w.log.end() - w.log.end() % FILE;
+        assert_eq!(w.report(0), request(last, true));
+        assert_eq!(w.transfers()[0].0 as u64, last);
+    }
+
+    #[test]
+    fn at_a_files_edge_the_first_unit_is_a_heartbeat_there() {
+        // C-4.
+        let mut w = world(Rules {
+            empty_slave_from: EmptySlaveFrom::LastFile,
+            ..RULES
+        });
+        w.log = MemoryLog::starting_at(FILE, 3 * FILE);
+        assert_eq!(w.report(0), request(3 * FILE, true));
+        assert_eq!(w.transfers(), [(3 * FILE as i64, vec![])]);
+        w.log.append_message(b"next");
+        assert_eq!(w.transfers()[0].0 as u64, 3 * FILE);
+    }
+
+    #[test]
+    fn the_first_report_is_a_request_and_a_later_one_counts() {
+        // J1, W-6, DECISIONS 1.
+        let mut w = world(RULES);
+        let end = w.log.end();
+        assert_eq!(w.report(end as i64), request(end, false));
+        assert_eq!(w.core.acked(), 0);
+        // It is answered at once, so that the slave can acknowledge.
+        assert_eq!(w.transfers(), [(end as i64, vec![])]);
+        assert_eq!(w.report(end as i64), Heard::Acked(end));
+        assert_eq!(w.report(end as i64), Heard::Nothing);
+    }
+
+    #[test]
+    fn a_report_beyond_what_was_sent_closes_and_does_not_count() {
+        // J1, C-15, B19: the bytes are in the log, but this connection was not sent them.
+        let mut w = world(RULES);
+        w.report(1000);
+        w.socket.room = TRANSFER_HEADER_SIZE + 500;
+        w.core.write(&mut w.socket, &w.log, w.now);
+        assert_eq!(w.core.sent(), 1500);
+        assert_eq!(w.report(1500), Heard::Acked(1500));
+        assert_eq!(w.report(1501), Heard::Nothing);
+        assert_eq!(w.core.state(), State::Closed(Reason::AheadOfMaster));
+        assert_eq!(w.core.acked(), 1500);
+    }
+
+    #[test]
+    fn a_report_that_falls_or_is_negative_closes() {
+        for bad in [1499, 0, -1, i64::MIN] {
+            let mut w = world(RULES);
+            w.report(1000);
+            w.transfers();
+            assert_eq!(w.report(1500), Heard::Acked(1500));
+            assert_eq!(w.report(bad), Heard::Nothing);
+            assert_eq!(w.core.state(), State::Closed(Reason::BadReport), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_request_outside_the_log_is_refused_at_once_and_named() {
+        // J8, C-13, C-14, B21.
+        let end = world(RULES).log.end() as i64;
+        for (first, reason) in [
+            (end + 1, Reason::AheadOfMaster),
+            (i64::MAX, Reason::AheadOfMaster),
+            (1, Reason::OffsetGone),
+            (FILE as i64 - 1, Reason::OffsetGone),
+            (-1, Reason::BadReport),
+            (i64::MIN, Reason::BadReport),
+        ] {
+            let mut w = world(RULES);
+            w.log.delete_before(FILE);
+            assert_eq!(w.report(first), Heard::Nothing);
+            assert_eq!(w.core.state(), State::Closed(reason), "{first}");
+            assert_eq!(w.transfers(), []);
+        }
+    }
+
+    #[test]
+    fn stray_bytes_are_no_slave() {
+        // J1's list.
+        let strays: [&[u8]; 4] = [
+            &[0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff],
+            &[0x12, 0x9a, 0x55, 0x01, 0x77, 0xee, 0x03, 0x9c],
+            b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+            &[
+                0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3, 0x55, 0x55, 0x55, 0x55, 0x55,
+            ],
+        ];
+        for stray in strays {
+            let mut w = world(RULES);
+            assert_eq!(w.hear(stray), Heard::Nothing);
+            assert!(w.core.is_closed(), "{stray:02x?}");
+        }
+    }
+
+    #[test]
+    fn silence_closes_before_and_after_the_first_report() {
+        // C-11, C-1.
+        let mut w = world(RULES);
+        w.pass(20 * SECOND - Duration::from_millis(1));
+        assert_eq!(w.core.state(), State::AwaitRequest);
+        w.pass(Duration::from_millis(1));
+        assert_eq!(w.core.state(), State::Closed(Reason::Silent));
+        let mut w = world(RULES);
+        w.report(1000);
+        w.transfers();
+        w.pass(19 * SECOND);
+        assert!(w.core.is_live());
+        w.report(1500);
+        w.pass(19 * SECOND);
+        assert!(w.core.is_live());
+        w.pass(SECOND);
+        assert_eq!(w.core.state(), State::Closed(Reason::Silent));
+    }
+
+    #[test]
+    fn a_quiet_link_has_a_heartbeat_each_interval_after_the_last_byte() {
+        // C-9, J9.
+        let mut w = world(RULES);
+        let end = w.log.end() as i64;
+        w.report(1000);
+        w.transfers();
+        for _ in 0..10 {
+            assert_eq!(w.core.next_deadline(), w.now + 5 * SECOND);
+            w.pass(5 * SECOND - Duration::from_millis(1));
+            assert_eq!(w.transfers(), []);
+            w.pass(Duration::from_millis(1));
+            assert_eq!(w.transfers(), [(end, vec![])]);
+            w.report(end);
+        }
+        assert_eq!(w.core.state(), State::Streaming);
+    }
+
+    #[test]
+    fn output_that_does_not_move_is_a_stall_and_goes_on_where_it_stood() {
+        // C-10, B134.
+        let mut w = world(RULES);
+        w.report(0);
+        w.socket.room = 777;
+        assert_eq!(w.core.write(&mut w.socket, &w.log, w.now), Output::Blocked);
+        assert_eq!(w.core.state(), State::CatchingUp);
+        w.pass(5 * SECOND);
+        assert_eq!(w.core.state(), State::Stalled);
+        w.socket.room = usize::MAX;
+        let got: Vec<u8> = w.transfers().into_iter().flat_map(|unit| unit.1).collect();
+        assert_eq!(got, w.log.bytes());
+        assert_eq!(w.core.state(), State::Streaming);
+    }
+
+    #[test]
+    fn a_file_deleted_under_a_slow_slave_ends_its_connection() {
+        // B21: no heartbeats for ever.
+        let mut w = world(RULES);
+        w.report(0);
+        w.socket.room = 100;
+        w.core.write(&mut w.socket, &w.log, w.now);
+        w.log.delete_before(2 * FILE);
+        while !w.core.is_closed() {
+            w.socket.room = 1 << 20;
+            w.core.write(&mut w.socket, &w.log, w.now);
+        }
+        assert_eq!(w.core.state(), State::Closed(Reason::OffsetGone));
+    }
+
+    #[test]
+    fn what_is_not_readable_yet_is_not_sent() {
+        // DECISIONS 5: under SYNC_FLUSH the log's end is not flushed yet.
+        let mut w = world(RULES);
+        w.log.readable().reset(3000);
+        w.report(2000);
+        let sent: usize = w.transfers().iter().map(|unit| unit.1.len()).sum();
+        assert_eq!(sent, 1000);
+        w.log.wake();
+        assert_eq!(w.report(3001), Heard::Nothing);
+        assert_eq!(w.core.state(), State::Closed(Reason::AheadOfMaster));
+    }
+
+    #[test]
+    fn the_end_of_the_stream_closes_after_its_last_report() {
+        let mut w = world(RULES);
+        w.report(1000);
+        w.transfers();
+        w.socket.ended = true;
+        assert_eq!(w.report(1500), Heard::Acked(1500));
+        assert_eq!(w.core.state(), State::Closed(Reason::Gone));
+    }
+
+    #[test]
+    fn a_silent_connection_yields_to_a_newer_one_from_its_address_and_a_live_one_does_not() {
+        // C-17, W-11, DECISIONS 10.
+        let mut w = world(RULES);
+        w.report(1000);
+        w.now += 7 * SECOND;
+        let newer = connection(RULES, 40113, w.now);
+        w.core.yield_to(&newer, w.now);
+        assert!(w.core.is_live());
+        w.now += SECOND;
+        w.core.yield_to(&newer, w.now);
+        assert_eq!(w.core.state(), State::Closed(Reason::Silent));
+    }
+}

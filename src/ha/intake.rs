@@ -168,3 +168,38 @@ impl Intake {
         false
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ha::memory_log::MemoryLog;
+
+    #[test]
+    fn a_record_larger_than_is_held_is_refused_by_its_first_bytes() {
+        let size = HELD_MAX + 1;
+        let log = MemoryLog::new(1 << 30);
+        let mut head = vec![0; 92];
+        head[..4].copy_from_slice(&(size as u32).to_be_bytes());
+        head[4..8].copy_from_slice(&0xDAA3_20A7_u32.to_be_bytes());
+        let mut intake = Intake::default();
+        intake.take(&head);
+        let refused = intake.settle(&log);
+        assert_eq!(refused, Err(Flawed::TooLarge { at: 0, size }));
+    }
+
+    #[test]
+    fn a_blank_larger_than_is_held_is_refused_too() {
+        let log = MemoryLog::new(1 << 30);
+        let mut intake = Intake::default();
+        intake.take(&(1u32 << 30).to_be_bytes());
+        intake.take(&0xCBD4_3194_u32.to_be_bytes());
+        let refused = intake.settle(&log);
+        assert_eq!(
+            refused,
+            Err(Flawed::TooLarge {
+                at: 0,
+                size: 1 << 30
+            })
+        );
+    }
+}

@@ -35,3 +35,10 @@ pub use config::HaConfig;
 pub use connection::EmptySlaveFrom;
 pub use group_transfer::{GroupTransfer, Replicated};
 pub use service::{MasterService, SlaveFigures};
+
+#[cfg(test)]
+#[path = "../../tests/common/memory_log.rs"]
+mod memory_log;
+#[cfg(test)]
+#[path = "../../tests/common/pipe.rs"]
+mod pipe;
