@@ -20,5 +20,7 @@
 
 pub mod base;
 pub mod broker;
+pub mod ha;
 pub mod net;
 pub mod remoting;
+pub mod store;
