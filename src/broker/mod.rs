@@ -1,3 +1,12 @@
 //! What a client can ask of a broker, and what a broker does by itself.
 
+pub mod clients;
+pub mod data_version;
+pub mod groups;
+pub mod locks;
+pub mod offsets;
 pub mod outbox;
+pub mod refusal;
+pub mod subscription;
+pub mod table;
+pub mod topics;
