@@ -26,6 +26,7 @@ pub mod base;
 pub mod broker;
 pub mod config;
 pub mod ha;
+pub mod namesrv;
 pub mod net;
 pub mod remoting;
 pub mod store;
