@@ -17,7 +17,8 @@ const MASTER_AND_ONE_SLAVE: i64 = 2;
 /// broker's configuration is named here.
 pub fn complete_broker(reading: &mut Reading) {
     names(reading);
-    name_servers(reading);
+    // As the original does when the file has no name servers.
+    reading.environment("NAMESRV_ADDR", "namesrvAddr");
     identity(reading);
     addresses(reading);
     ports(reading);
@@ -52,15 +53,6 @@ fn names(reading: &mut Reading) {
         if reading.settings.text(name).is_empty() {
             reading.refuse(format!("{name} is empty"));
         }
-    }
-}
-
-/// The original takes the name servers from the environment when the file has none.
-fn name_servers(reading: &mut Reading) {
-    if let Ok(text) = std::env::var("NAMESRV_ADDR")
-        && !reading.settings.is_given("namesrvAddr")
-    {
-        reading.arguments(&[format!("namesrvAddr={text}")]);
     }
 }
 

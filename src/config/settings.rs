@@ -73,6 +73,8 @@ impl Table {
 pub enum Place {
     File(PathBuf, usize),
     Argument,
+    /// A variable of the environment stands in for a key.
+    Environment(&'static str),
     /// No single line: a default, or keys taken together.
     Whole,
 }
@@ -259,6 +261,15 @@ impl Reading {
         }
     }
 
+    /// A variable of the environment, for a key that is not set otherwise.
+    pub fn environment(&mut self, variable: &'static str, name: &str) {
+        if let Ok(text) = std::env::var(variable)
+            && !self.settings.is_given(name)
+        {
+            self.setting(Place::Environment(variable), name, &text);
+        }
+    }
+
     /// Sets a value that follows from others, or that a rule changed.
     pub fn set(&mut self, name: &str, value: Value) {
         let index = self.settings.index(name);
@@ -380,6 +391,7 @@ impl fmt::Display for Problem {
         match &self.place {
             Place::File(path, line) => write!(f, "{}:{line}: {}", path.display(), self.message),
             Place::Argument => write!(f, "argument: {}", self.message),
+            Place::Environment(name) => write!(f, "environment {name}: {}", self.message),
             Place::Whole => f.write_str(&self.message),
         }
     }
