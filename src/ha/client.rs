@@ -259,13 +259,13 @@ impl<L: Log> Client<L> {
         while !self.shared.stop.load(Ordering::SeqCst) {
             self.follow_address(Instant::now());
             self.attempt(Instant::now());
+            self.publish(Instant::now());
             self.sleep().expect("the event loop's poll works");
             if self.link.is_some()
                 && let Err(error) = self.turn(Instant::now())
             {
                 self.end_link(error, Instant::now());
             }
-            self.publish(Instant::now());
         }
         self.link = None;
         self.enter(LinkState::Stopped, Instant::now(), "the broker stops");

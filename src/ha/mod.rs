@@ -37,6 +37,7 @@ pub use group_transfer::{GroupTransfer, Replicated};
 pub use service::{MasterService, SlaveFigures};
 
 #[cfg(test)]
+#[allow(dead_code)] // each user of the helper uses a part of it
 #[path = "../../tests/common/memory_log.rs"]
 mod memory_log;
 #[cfg(test)]

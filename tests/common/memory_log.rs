@@ -109,6 +109,19 @@ impl MemoryLog {
         self.readable.reset(end);
     }
 
+    /// Where records end, the log's beginning included.
+    pub fn record_ends(&self) -> Vec<u64> {
+        let inner = self.lock();
+        let mut ends = vec![inner.base];
+        let mut at = 0;
+        while at < inner.bytes.len() {
+            let rest = &inner.bytes[at..];
+            at += u32::from_be_bytes(rest[..4].try_into().expect("a size")) as usize;
+            ends.push(inner.base + at as u64);
+        }
+        ends
+    }
+
     /// From now on appends fail like this, or no longer.
     pub fn refuse_appends(&self, how: Option<AppendError>) {
         self.lock().refuse = how;
@@ -116,6 +129,12 @@ impl MemoryLog {
 
     pub fn bytes(&self) -> Vec<u8> {
         self.lock().bytes.clone()
+    }
+
+    /// The bytes from `from` to the end.
+    pub fn tail(&self, from: u64) -> Vec<u8> {
+        let inner = self.lock();
+        inner.bytes[(from - inner.base) as usize..].to_vec()
     }
 
     /// Calls of `append_raw` so far.
