@@ -2,11 +2,13 @@
 
 pub mod clients;
 pub mod data_version;
+pub mod delay;
 pub mod groups;
 pub mod locks;
 pub mod offsets;
 pub mod outbox;
 pub mod refusal;
+pub mod stats;
 pub mod subscription;
 pub mod table;
 pub mod topics;
