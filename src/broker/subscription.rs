@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::topics;
 use crate::base::json as dialect;
+use crate::store::record::java_hash;
 
 /// The only way to filter that is served.
 pub const TAG: &str = "TAG";
@@ -121,13 +122,6 @@ fn sorted(codes: impl Iterator<Item = i32>) -> Vec<i32> {
     codes
 }
 
-/// Java's hash of a string: over its UTF-16 units, wrapping.
-fn java_hash(text: &str) -> i32 {
-    text.encode_utf16().fold(0i32, |hash, unit| {
-        hash.wrapping_mul(31).wrapping_add(i32::from(unit))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -145,18 +139,6 @@ mod tests {
         }
         assert_eq!(Subscription::parse("T", "||"), None);
         assert_eq!(Subscription::parse("T", " || "), None);
-    }
-
-    #[test]
-    fn the_hash_goes_over_utf_16_units() {
-        for (text, hash) in [
-            ("", 0),
-            ("TagA", 2_598_919),
-            ("中", 0x4e2d),
-            ("𝄞", 0xd834 * 31 + 0xdd1e),
-        ] {
-            assert_eq!(java_hash(text), hash, "{text}");
-        }
     }
 
     #[test]
