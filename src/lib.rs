@@ -20,5 +20,6 @@
 
 pub mod base;
 pub mod broker;
+pub mod cli;
 pub mod net;
 pub mod remoting;
