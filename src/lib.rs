@@ -24,6 +24,7 @@ extern crate self as twinmq;
 
 pub mod base;
 pub mod broker;
+pub mod cli;
 pub mod config;
 pub mod ha;
 pub mod namesrv;
