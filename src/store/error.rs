@@ -51,7 +51,18 @@ impl StoreError {
         }
         StoreError::System(call, path.to_path_buf(), error)
     }
+
+    /// A sync that failed, for whatever reason: what is on the disk is not known any more.
+    pub fn sync(path: &Path, error: io::Error) -> StoreError {
+        StoreError::System(SYNC_CALL, path.to_path_buf(), error)
+    }
+
+    pub fn is_failed_sync(&self) -> bool {
+        matches!(self, StoreError::System(SYNC_CALL, ..))
+    }
 }
+
+const SYNC_CALL: &str = "fdatasync";
 
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

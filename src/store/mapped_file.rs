@@ -17,6 +17,7 @@
 use std::fs::File;
 use std::io;
 use std::ops::{Deref, Range};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -131,7 +132,7 @@ impl MappedFile {
     /// Has the disk keep all that was written so far.
     pub fn sync(&self) -> Result<(), StoreError> {
         rustix::fs::fdatasync(&self.file)
-            .map_err(|error| StoreError::system("fdatasync", &self.path, error.into()))
+            .map_err(|error| StoreError::sync(&self.path, error.into()))
     }
 }
 
@@ -265,9 +266,19 @@ impl MappedTable {
         self.set(at + 4, value as u32);
     }
 
+    /// Makes all words of a range zero, and keeps their blocks.
+    pub fn clear(&self, range: Range<usize>) -> Result<(), StoreError> {
+        punch(&self.file, &self.path, range.start as u64, range.end as u64)?;
+        allocate(&self.file, &self.path, self.map.len() as u64)
+    }
+
+    pub fn size(&self) -> usize {
+        self.map.len()
+    }
+
     pub fn sync(&self) -> Result<(), StoreError> {
         rustix::fs::fdatasync(&self.file)
-            .map_err(|error| StoreError::system("fdatasync", &self.path, error.into()))
+            .map_err(|error| StoreError::sync(&self.path, error.into()))
     }
 
     fn word(&self, at: usize) -> &AtomicU32 {
@@ -316,6 +327,24 @@ fn allocate(file: &File, path: &Path, size: u64) -> Result<(), StoreError> {
         Ok(())
     };
     length().map_err(|error| StoreError::system("extend", path, error))
+}
+
+/// Makes `from..to` of a file zero and gives its blocks back; without writing where the file
+/// system can.
+pub fn punch(file: &File, path: &Path, from: u64, to: u64) -> Result<(), StoreError> {
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    if from >= to || rustix::fs::fallocate(file, flags, from, to - from).is_ok() {
+        return Ok(());
+    }
+    let zeros = [0; 64 * 1024];
+    let mut at = from;
+    while at < to {
+        let len = (to - at).min(zeros.len() as u64) as usize;
+        file.write_all_at(&zeros[..len], at)
+            .map_err(|error| StoreError::system("write", path, error))?;
+        at += len as u64;
+    }
+    Ok(())
 }
 
 /// Has the disk keep the file's name.

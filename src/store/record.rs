@@ -409,6 +409,8 @@ pub enum Flaw {
     Lengths,
     /// Its topic is not one.
     Topic,
+    /// A last record with zeros where its properties should be.
+    Torn,
     /// The body is not what was stored.
     BodyCrc,
 }
@@ -422,6 +424,7 @@ impl fmt::Display for Flaw {
             Flaw::PhysicalOffset(offset) => write!(f, "record of log offset {offset}"),
             Flaw::Lengths => f.write_str("lengths do not add up"),
             Flaw::Topic => f.write_str("unusable topic"),
+            Flaw::Torn => f.write_str("torn write"),
             Flaw::BodyCrc => f.write_str("body checksum differs"),
         }
     }
@@ -570,4 +573,244 @@ fn hex_upper(bytes: &[u8]) -> String {
         text.push(char::from(DIGITS[usize::from(byte & 15)]));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const HOST: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 1, 2, 3)), 50000);
+    const STORE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 168, 0, 9)), 10911);
+
+    fn message<'a>(topic: &'a str, body: &'a [u8], properties: &'a [u8]) -> Message<'a> {
+        Message {
+            topic,
+            queue_id: 3,
+            flag: 7,
+            sys_flag: 0,
+            born_ms: 1_700_000_000_000,
+            born_host: HOST,
+            store_host: STORE,
+            reconsume_times: 0,
+            prepared_offset: 0,
+            body,
+            properties,
+        }
+    }
+
+    fn encoded(message: &Message<'_>, place: Place) -> Vec<u8> {
+        let prepared = prepare(message, 1 << 22).expect("a legal message");
+        let mut bytes = vec![0xEE; prepared.size];
+        encode(message, prepared, place, &mut bytes);
+        bytes
+    }
+
+    fn place(queue_offset: i64, log_offset: u64) -> Place {
+        Place {
+            queue_offset,
+            log_offset,
+            stored_ms: 0x01A2_275B_DF10,
+        }
+    }
+
+    fn unhex(text: &str) -> Vec<u8> {
+        let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
+        let pair = |p: &[u8]| u8::from_str_radix(std::str::from_utf8(p).expect("ASCII"), 16);
+        digits
+            .chunks(2)
+            .map(|p| pair(p).expect("two digits"))
+            .collect()
+    }
+
+    const PROPERTIES: &[u8] = b"a\x01b\x02KEYS\x01k1 k2\x02\
+        UNIQ_KEY\x010A0102030000000000000000000000AA\x02TAGS\x01TagA";
+
+    #[test]
+    fn a_record_has_the_documented_bytes() {
+        let bytes = encoded(&message("TopicA", b"hello", PROPERTIES), place(0, 0));
+        let mut want = unhex(
+            "000000A8 DAA320A7 3610A686 00000003 00000007 0000000000000000 0000000000000000
+             00000000 0000018BCFE56800 0A010203 0000C350 000001A2275BDF10 C0A80009 00002A9F
+             00000000 0000000000000000 00000005 68656C6C6F 06 546F70696341 0042",
+        );
+        want.extend_from_slice(PROPERTIES);
+        assert_eq!(bytes, want);
+        let view = verify(&bytes, 0, VerifyMode::Full).expect("intact");
+        assert_eq!(view.message_id(), "C0A8000900002A9F0000000000000000");
+        assert_eq!(view.property("TAGS"), Some("TagA"));
+    }
+
+    #[test]
+    fn hashes_are_java_s() {
+        assert_eq!(java_hash("TagA"), 0x27_A807);
+        assert_eq!(java_hash("TagB"), 2_598_920);
+        assert_eq!(java_hash("\u{6807}\u{7B7E}"), 857_175);
+        assert_eq!(java_hash("TopicA#k1"), -1_903_240_649);
+        // Outside the BMP two units count: D83D, DE00.
+        assert_eq!(java_hash("\u{1F600}"), 0xD83D * 31 + 0xDE00);
+    }
+
+    #[test]
+    fn hosts_of_both_families_come_back() {
+        let v6: SocketAddr = "[2001:db8::1]:9".parse().expect("an address");
+        let mapped: SocketAddr = "[::ffff:1.2.3.4]:5".parse().expect("an address");
+        for (born, store) in [(v6, STORE), (HOST, v6), (v6, v6), (mapped, STORE)] {
+            let mut sent = message("T", b"x", b"");
+            (sent.born_host, sent.store_host) = (born, store);
+            sent.sys_flag = SYS_BORN_V6 | SYS_STORE_V6; // left over from another message
+            let bytes = encoded(&sent, place(5, 77));
+            let view = verify(&bytes, 77, VerifyMode::Full).expect("intact");
+            let canonical =
+                |host: SocketAddr| SocketAddr::new(host.ip().to_canonical(), host.port());
+            assert_eq!(
+                (view.born_host, view.store_host),
+                (canonical(born), canonical(store))
+            );
+            assert_eq!(view.sys_flag & SYS_BORN_V6 != 0, canonical(born).is_ipv6());
+            assert_eq!(peek_stored_ms(&bytes), Some(view.stored_ms));
+            let id = view.message_id();
+            assert_eq!(id.len(), if canonical(store).is_ipv6() { 56 } else { 32 });
+            assert_eq!(parse_message_id(&id), Some((canonical(store), 77)));
+        }
+        assert_eq!(parse_message_id("C0A8000900002A9F000000000000000G"), None);
+    }
+
+    #[test]
+    fn checksums_have_no_top_bit_and_an_empty_body_has_none() {
+        let high = (0u32..)
+            .map(u32::to_be_bytes)
+            .find(|b| crc32fast::hash(b) >= 1 << 31);
+        let body = high.expect("half of all bodies");
+        assert_eq!(body_crc(&body), crc32fast::hash(&body) - (1 << 31));
+        assert_eq!(body_crc(b""), 0);
+    }
+
+    #[test]
+    fn limits_are_kept_and_named() {
+        let refused = |message: Message<'_>| match prepare(&message, 100) {
+            Err(StoreError::MessageIllegal(reason)) => reason,
+            Err(StoreError::PropertiesTooLong { .. }) => "properties".into(),
+            other => panic!("{other:?}"),
+        };
+        let long = "t".repeat(128);
+        let retry = format!("%RETRY%{}", "g".repeat(248));
+        assert!(prepare(&message(&long[..127], b"", b""), 100).is_ok());
+        assert!(refused(message(&long, b"", b"")).contains("128 bytes"));
+        let bytes = encoded(&message(&retry, b"", b""), place(0, 0));
+        assert_eq!(bytes[4..8], MAGIC_V2.to_be_bytes());
+        assert_eq!(RecordView::parse(&bytes).expect("intact").topic, retry);
+        assert!(refused(message(&format!("{retry}g"), b"", b"")).contains("cannot be stored"));
+        assert!(refused(message("../x", b"", b"")).contains("cannot be stored"));
+        assert!(refused(message("", b"", b"")).contains("cannot be stored"));
+        assert!(refused(message("T", &[0; 101], b"")).contains("maxMessageSize"));
+        assert!(refused(message("T", b"", b"a\x01b\0")).contains("zero byte"));
+        let mut negative = message("T", b"", b"");
+        negative.queue_id = -1;
+        assert!(refused(negative).contains("queue id"));
+        let most = vec![b'p'; PROPERTIES_MAX];
+        assert!(prepare(&message("T", b"", &most), 100).is_ok());
+        assert_eq!(
+            refused(message("T", b"", &[b'p'; PROPERTIES_MAX + 1])),
+            "properties"
+        );
+    }
+
+    #[test]
+    fn each_flaw_is_told_apart() {
+        let good = encoded(&message("TopicA", b"hello", PROPERTIES), place(0, 4096));
+        let room = good.len() as u64 + 8;
+        let size = good.len();
+        let with = |at: usize, byte: u8| {
+            let mut bytes = good.clone();
+            bytes[at] = byte;
+            inspect(&bytes, 4096, room)
+        };
+        assert_eq!(inspect(&good, 4096, room), Inspection::Record { size });
+        assert_eq!(
+            inspect(&good, 4096, room - 1),
+            Inspection::Broken(Flaw::Size)
+        );
+        assert_eq!(
+            inspect(&good, 4095, room),
+            Inspection::Broken(Flaw::PhysicalOffset(4096))
+        );
+        assert_eq!(with(3, 7), Inspection::Broken(Flaw::Size));
+        assert_eq!(with(4, 7), Inspection::Broken(Flaw::Magic));
+        assert_eq!(with(87, 4), Inspection::Broken(Flaw::Lengths));
+        assert_eq!(with(84, 0xFF), Inspection::Broken(Flaw::Lengths));
+        assert_eq!(with(94, b'/'), Inspection::Broken(Flaw::Topic));
+        let flaw = Flaw::BodyCrc;
+        assert_eq!(with(88, b'j'), Inspection::Damaged { size, flaw });
+        for (there, need) in [(0, 4), (4, 8), (8, 36), (36, size), (size - 1, size)] {
+            let inspection = inspect(&good[..there], 4096, room);
+            assert_eq!(inspection, Inspection::Incomplete { need }, "{there}");
+        }
+    }
+
+    #[test]
+    fn a_blank_reaches_its_file_s_end() {
+        let mut bytes = blank(12).to_vec();
+        assert_eq!(inspect(&bytes, 88, 12), Inspection::Incomplete { need: 12 });
+        bytes.extend_from_slice(b"junk and more");
+        assert_eq!(inspect(&bytes, 88, 12), Inspection::Blank { size: 12 });
+        assert_eq!(inspect(&bytes, 88, 13), Inspection::Broken(Flaw::Blank));
+        assert_eq!(inspect(&blank(8), 92, 8), Inspection::Blank { size: 8 });
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_is_read_back_and_encodes_to_the_same_bytes(
+            topic in "[%|a-zA-Z0-9_-]{1,127}",
+            body in proptest::collection::vec(any::<u8>(), 0..300),
+            properties in proptest::collection::vec(1u8.., 0..300),
+            numbers in any::<[i32; 4]>(),
+            times in any::<[i64; 4]>(),
+            at in 0u64..1 << 60,
+            v6 in any::<[u8; 16]>(),
+        ) {
+            let mut sent = message(&topic, &body, &properties);
+            sent.queue_id = numbers[0] & i32::MAX;
+            sent.flag = numbers[1];
+            sent.reconsume_times = numbers[2];
+            sent.sys_flag = numbers[3];
+            sent.born_ms = times[0];
+            sent.prepared_offset = times[1];
+            sent.born_host = SocketAddr::new(IpAddr::from(v6), 1);
+            let place = Place { queue_offset: times[2], log_offset: at, stored_ms: times[3] };
+            let bytes = encoded(&sent, place);
+            let view = verify(&bytes, at, VerifyMode::Full).expect("intact");
+            prop_assert_eq!(view.queue_offset, place.queue_offset);
+            prop_assert_eq!(view.stored_ms, place.stored_ms);
+            prop_assert_eq!(view.body, &body[..]);
+            prop_assert_eq!(view.properties, &properties[..]);
+            prop_assert_eq!(encoded(&view.message(), place), bytes);
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic_or_ask_for_more_than_the_file_has(
+            mut bytes in proptest::collection::vec(any::<u8>(), 0..400),
+            magic in prop_oneof![Just(MAGIC_V1), Just(MAGIC_V2), Just(MAGIC_BLANK)],
+            at in any::<u64>(),
+            room in 0u64..1000,
+        ) {
+            if bytes.len() > 40 {
+                bytes[..3].fill(0);
+                bytes[4..8].copy_from_slice(&magic.to_be_bytes());
+                bytes[28..36].copy_from_slice(&at.to_be_bytes());
+            }
+            let _ = RecordView::parse(&bytes);
+            let _ = properties::iter(&bytes).count();
+            match inspect(&bytes, at, room) {
+                Inspection::Incomplete { need } => {
+                    prop_assert!(need > bytes.len() && need as u64 <= room.max(36));
+                }
+                Inspection::Record { size } | Inspection::Damaged { size, .. } => {
+                    prop_assert!(size <= bytes.len() && size as u64 + 8 <= room);
+                }
+                Inspection::Blank { size } => prop_assert_eq!(size as u64, room),
+                Inspection::Broken(_) => {}
+            }
+        }
+    }
 }
