@@ -18,8 +18,16 @@
 //! Two spines hold it together: `broker::send::serve` (a message comes in) and
 //! `ha::client::turn` (the slave receives it). twinmq-ha(7) and twinmq-store(5) have the bytes.
 
+// Test helpers in tests/common serve unit tests too, and know the crate by its name.
+#[cfg(test)]
+extern crate self as twinmq;
+
 pub mod base;
 pub mod broker;
 pub mod cli;
+pub mod config;
+pub mod ha;
+pub mod namesrv;
 pub mod net;
 pub mod remoting;
+pub mod store;

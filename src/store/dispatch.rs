@@ -1,0 +1,510 @@
+//! From the log to the queues and the index.
+//!
+//! The dispatcher walks the log record by record. What a pass finds for one queue is written at
+//! once, at the places that the records' own queue offsets say; so walking a stretch twice
+//! changes nothing, and a wrong entry is put right. Recovery and the `dispatch` thread use the
+//! same walk.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::commit_log::takes_queue_offset;
+use super::consume_queue::{ConsumeQueue, ENTRY_SIZE, QueueEntry};
+use super::error::StoreError;
+use super::properties;
+use super::record::{self, Flaw, RecordView};
+use super::{Arrival, Store};
+
+/// Log bytes after which a pass ends, so that what it found becomes visible.
+const PASS_BYTES: usize = 1024 * 1024;
+/// Where delayed messages wait; their entries hold the delivery time.
+pub const SCHEDULE_TOPIC: &str = "SCHEDULE_TOPIC_XXXX";
+/// No queue gets this long; its files' names must stay within 20 digits.
+const QUEUE_OFFSET_MAX: i64 = i64::MAX / 64;
+/// A failed write is tried again after this long.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+const PROGRESS_EVERY: Duration = Duration::from_secs(5);
+/// Room kept for the next pass's entries of one queue.
+const KEPT_CAPACITY: usize = 16 * 1024;
+
+/// What was met and is not as it should be; for figures.
+#[derive(Default)]
+pub struct Counters {
+    /// Records that are not intact, found by recovery or by a reader.
+    pub damaged: AtomicU64,
+    /// Queue entries that a pull stepped over.
+    pub stepped_over: AtomicU64,
+    /// Records whose queue offset contradicts their queue.
+    pub misplaced: AtomicU64,
+    /// Stretches of the log without a record.
+    pub lost_ranges: AtomicU64,
+}
+
+impl Counters {
+    pub fn add(counter: &AtomicU64) {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A queue by name.
+pub type QueueName = (Arc<str>, i32);
+
+/// Which part of the work a walk does.
+#[derive(Clone, Default)]
+pub struct Scope {
+    /// Queue entries are made from here on, index entries from there on.
+    pub queues_from: u64,
+    pub index_from: u64,
+    /// Only these queues, from the log's first record on. What is missing then is lost.
+    pub rebuild: Option<HashSet<QueueName>>,
+}
+
+pub struct Dispatcher<'s> {
+    store: &'s Store,
+    scope: Scope,
+    /// Log offset of the next record.
+    at: u64,
+    /// Before here everything is in the queues.
+    written: u64,
+    /// Store time of the last record.
+    walked_ms: i64,
+    pending: HashMap<Arc<str>, HashMap<i32, Pending>>,
+    touched: Vec<QueueName>,
+    /// Queues that miss entries before the next one; nothing is added until they are rebuilt.
+    gaps: HashSet<QueueName>,
+}
+
+/// Entries of one queue that are not written yet.
+struct Pending {
+    queue: Arc<ConsumeQueue>,
+    touched: bool,
+    first: i64,
+    entries: Vec<u8>,
+    /// The queue has no entry before `first`.
+    fresh: bool,
+    /// Log offset behind the record of the last entry.
+    log_end: u64,
+    tags_code: i64,
+    stored_ms: i64,
+}
+
+impl Pending {
+    fn next(&self) -> i64 {
+        self.first + (self.entries.len() / ENTRY_SIZE) as i64
+    }
+
+    fn push(&mut self, entry: QueueEntry) {
+        self.entries.extend_from_slice(&entry.to_bytes());
+    }
+
+    /// The entry at a queue offset before `next`, written or not.
+    fn entry(&self, offset: i64) -> Option<QueueEntry> {
+        match usize::try_from(offset - self.first) {
+            Ok(at) => QueueEntry::from_bytes(&self.entries[at * ENTRY_SIZE..]),
+            Err(_) => self.queue.entry(offset),
+        }
+    }
+
+    fn write(&mut self) -> Result<(), StoreError> {
+        if self.entries.is_empty() {
+            return Ok(());
+        }
+        if self.fresh {
+            self.queue.write_first(self.first, &self.entries)?;
+        } else {
+            self.queue.write(self.first, &self.entries)?;
+        }
+        self.first = self.next();
+        self.fresh = false;
+        self.entries.clear();
+        self.entries.shrink_to(KEPT_CAPACITY);
+        Ok(())
+    }
+}
+
+impl<'s> Dispatcher<'s> {
+    pub fn new(store: &'s Store, at: u64, scope: Scope) -> Dispatcher<'s> {
+        Dispatcher {
+            store,
+            scope,
+            at,
+            written: at,
+            walked_ms: 0,
+            pending: HashMap::new(),
+            touched: Vec::new(),
+            gaps: HashSet::new(),
+        }
+    }
+
+    pub fn at(&self) -> u64 {
+        self.at
+    }
+
+    /// Before here everything is in the queues.
+    pub fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Walks up to `limit`, which is a record's end, and repairs the queues that miss entries.
+    pub fn run_to(&mut self, limit: u64) -> Result<(), StoreError> {
+        let (start, mut said) = (self.at, Instant::now());
+        while self.at < limit {
+            self.pass(limit).1?;
+            if said.elapsed() > PROGRESS_EVERY {
+                said = Instant::now();
+                let (done, all) = (self.at - start, limit - start);
+                log::info!("queues and index: {} of {} MiB", done >> 20, all >> 20);
+            }
+        }
+        self.repair_gaps()
+    }
+
+    /// Walks some bytes and makes what was found visible. Returns the queues that grew, also
+    /// when the walk failed: what could not be written is kept for the next pass.
+    pub fn pass(&mut self, limit: u64) -> (Vec<Arrival>, Result<(), StoreError>) {
+        let walked = self.walk(limit);
+        let mut arrivals = Vec::new();
+        let written = self.write_pending(&mut arrivals);
+        if written.is_ok() {
+            self.written = self.at;
+            if self.walked_ms != 0 && self.scope.rebuild.is_none() {
+                self.store
+                    .dispatched_ms
+                    .store(self.walked_ms, Ordering::Release);
+            }
+        }
+        (arrivals, walked.and(written))
+    }
+
+    fn walk(&mut self, limit: u64) -> Result<(), StoreError> {
+        let log = &self.store.log;
+        if self.at < log.start() {
+            log::warn!("dispatch goes on at {}: the log begins there", log.start());
+            self.at = log.start();
+        }
+        if let Some(lost) = self.lost(self.at) {
+            self.at = lost.end;
+            return Ok(());
+        }
+        if self.at >= limit {
+            return Ok(());
+        }
+        let missing = StoreError::NotFound { offset: self.at };
+        let chunk = log.read_to(self.at, usize::MAX, limit).ok_or(missing)?;
+        let start = chunk.start();
+        let mut position = 0;
+        while position < chunk.len().min(PASS_BYTES) {
+            self.at = start + position as u64;
+            if self.lost(self.at).is_some() {
+                return Ok(()); // the next pass steps over it
+            }
+            match RecordView::parse(&chunk[position..]) {
+                Ok(view) if view.physical_offset == self.at as i64 => {
+                    self.record(&view)?;
+                    position += view.size;
+                }
+                _ if is_blank(&chunk[position..]) => {
+                    let size = log.file_size();
+                    self.at = start - start % size + size;
+                    return Ok(());
+                }
+                Ok(view) => return self.corrupt(Flaw::PhysicalOffset(view.physical_offset)),
+                Err(flaw) => return self.corrupt(flaw),
+            }
+        }
+        self.at = start + position as u64;
+        Ok(())
+    }
+
+    fn corrupt(&self, flaw: Flaw) -> Result<(), StoreError> {
+        Err(StoreError::Corrupt {
+            offset: self.at,
+            flaw,
+        })
+    }
+
+    fn lost(&self, at: u64) -> Option<&Range<u64>> {
+        self.store.lost.iter().find(|range| range.contains(&at))
+    }
+
+    fn record(&mut self, view: &RecordView<'_>) -> Result<(), StoreError> {
+        if let (Some(index), true) = (&self.store.index, self.at >= self.scope.index_from) {
+            index.put(view)?;
+        }
+        if self.at >= self.scope.queues_from
+            && takes_queue_offset(view.sys_flag)
+            && !self.store.is_batch_queue_topic(view)
+        {
+            self.place(view)?;
+        }
+        self.store
+            .dispatched_ms
+            .store(view.stored_ms, Ordering::Release);
+        Ok(())
+    }
+
+    /// Puts a record's entry where its queue offset says.
+    fn place(&mut self, view: &RecordView<'_>) -> Result<(), StoreError> {
+        if view.queue_id < 0 || !(0..QUEUE_OFFSET_MAX).contains(&view.queue_offset) {
+            self.misplaced(view, "impossible");
+            return Ok(());
+        }
+        if !self.wants(view) {
+            return Ok(());
+        }
+        let entry = QueueEntry {
+            log_offset: view.physical_offset as u64,
+            size: view.size as u32,
+            tags_code: tags_code(view, &self.store.config.delay_levels),
+        };
+        let rebuilding = self.scope.rebuild.is_some();
+        let offset = view.queue_offset;
+        let pending = self.pending_of(view)?;
+        if pending.entries.is_empty() && pending.queue.has_no_entries() && offset != pending.first {
+            pending.first = offset;
+            pending.fresh = true;
+        }
+        if offset < pending.next() {
+            return self.place_again(view, entry);
+        }
+        if offset > pending.next() {
+            if !rebuilding {
+                log::warn!(
+                    "queue {}/{} misses entries {}..{offset}, built anew from the log",
+                    view.topic,
+                    view.queue_id,
+                    pending.next()
+                );
+                self.gaps.insert((view.topic.into(), view.queue_id));
+                return Ok(());
+            }
+            self.fill(view)?;
+            if self.pending_of(view)?.next() != offset {
+                return Ok(());
+            }
+        }
+        let pending = self.pending_of(view)?;
+        pending.push(entry);
+        pending.log_end = entry.log_end();
+        pending.tags_code = entry.tags_code;
+        pending.stored_ms = view.stored_ms;
+        Ok(())
+    }
+
+    fn wants(&self, view: &RecordView<'_>) -> bool {
+        if self.scope.rebuild.is_none() && self.gaps.is_empty() {
+            return true;
+        }
+        let name = (view.topic.into(), view.queue_id);
+        !self.gaps.contains(&name)
+            && self
+                .scope
+                .rebuild
+                .as_ref()
+                .is_none_or(|s| s.contains(&name))
+    }
+
+    /// A place before the queue's end: the same record again, or a repair, or a topic that was
+    /// deleted and made again, or a record whose queue offset is wrong.
+    fn place_again(&mut self, view: &RecordView<'_>, entry: QueueEntry) -> Result<(), StoreError> {
+        let offset = view.queue_offset;
+        let pending = self.pending_of(view)?;
+        match pending.entry(offset) {
+            Some(known) if known == entry => {}
+            _ if offset < pending.queue.min() => {}
+            Some(known) if known.is_filler() || known.log_offset == entry.log_offset => {
+                pending.write()?;
+                pending.queue.write(offset, &entry.to_bytes())?;
+            }
+            None => {
+                pending.write()?;
+                pending.queue.write(offset, &entry.to_bytes())?;
+            }
+            Some(known) if offset == 0 && known.log_offset < entry.log_offset => {
+                log::info!("queue {}/{} starts anew", view.topic, view.queue_id);
+                pending.entries.clear();
+                pending.queue.remove_files()?;
+                pending.first = 0;
+                pending.fresh = false;
+                pending.push(entry);
+                pending.log_end = entry.log_end();
+                pending.tags_code = entry.tags_code;
+                pending.stored_ms = view.stored_ms;
+            }
+            Some(_) => self.misplaced(view, "taken"),
+        }
+        Ok(())
+    }
+
+    /// Takes the places that records lost from the log had. How many there can have been is
+    /// known; a queue offset beyond that is wrong itself, and only its own place is taken.
+    fn fill(&mut self, view: &RecordView<'_>) -> Result<(), StoreError> {
+        let at = view.physical_offset as u64;
+        let from = self.pending_of(view)?.log_end;
+        let overlap = |r: &Range<u64>| r.end.min(at).saturating_sub(r.start.max(from));
+        let lost: u64 = self.store.lost.iter().map(overlap).sum();
+        let possible = lost.div_ceil(record::RECORD_SIZE_MIN as u64);
+        let pending = self.pending_of(view)?;
+        let missing = (view.queue_offset - pending.next()) as u64;
+        let fillers = if missing <= possible { missing } else { 1 };
+        for _ in 0..fillers {
+            pending.push(QueueEntry::FILLER);
+        }
+        if missing > possible {
+            self.misplaced(view, "beyond the queue's end");
+        }
+        Ok(())
+    }
+
+    fn misplaced(&self, view: &RecordView<'_>, what: &str) {
+        Counters::add(&self.store.counters.misplaced);
+        log::error!(
+            "record at {}: its place {} in queue {}/{} is {what}; no consumer gets it",
+            view.physical_offset,
+            view.queue_offset,
+            view.topic,
+            view.queue_id
+        );
+    }
+
+    fn pending_of(&mut self, view: &RecordView<'_>) -> Result<&mut Pending, StoreError> {
+        let (topic, id) = (view.topic, view.queue_id);
+        let known = self.pending.get(topic).and_then(|queues| queues.get(&id));
+        if !known.is_some_and(|pending| pending.touched) {
+            self.touch(view)?;
+        }
+        let pending = self
+            .pending
+            .get_mut(topic)
+            .and_then(|queues| queues.get_mut(&id));
+        Ok(pending.expect("touched just now"))
+    }
+
+    /// The first record of a queue in this pass: look at the queue as it is now.
+    fn touch(&mut self, view: &RecordView<'_>) -> Result<(), StoreError> {
+        let queue = self.store.queues.get_or_create(view.topic, view.queue_id)?;
+        let name = (queue.topic.clone(), view.queue_id);
+        let queues = self.pending.entry(name.0.clone()).or_default();
+        let rebuilding = self.scope.rebuild.is_some();
+        let pending = queues.entry(name.1).or_insert_with(|| Pending {
+            queue: queue.clone(),
+            touched: false,
+            // A rebuild overwrites entry by entry from the log's first record of the queue on.
+            first: if rebuilding { view.queue_offset } else { 0 },
+            entries: Vec::new(),
+            fresh: rebuilding && !queue.holds(view.queue_offset),
+            log_end: 0,
+            tags_code: 0,
+            stored_ms: 0,
+        });
+        if !rebuilding {
+            pending.first = queue.max();
+            pending.queue = queue;
+        }
+        pending.touched = true;
+        self.touched.push(name);
+        Ok(())
+    }
+
+    fn write_pending(&mut self, arrivals: &mut Vec<Arrival>) -> Result<(), StoreError> {
+        while let Some((topic, id)) = self.touched.last() {
+            let queues = self.pending.get_mut(topic);
+            if let Some(pending) = queues.and_then(|queues| queues.get_mut(id)) {
+                let grew = !pending.entries.is_empty();
+                pending.write()?;
+                pending.touched = false;
+                if grew {
+                    arrivals.push(Arrival {
+                        topic: topic.clone(),
+                        queue_id: *id,
+                        queue_offset: pending.queue.max(),
+                        tags_code: pending.tags_code,
+                        stored_ms: pending.stored_ms,
+                    });
+                }
+            }
+            self.touched.pop();
+        }
+        Ok(())
+    }
+
+    /// Builds the queues that miss entries anew, from the log's first record up to here.
+    pub fn repair_gaps(&mut self) -> Result<(), StoreError> {
+        if self.gaps.is_empty() {
+            return Ok(());
+        }
+        let names = self.gaps.clone();
+        rebuild(self.store, names, self.at)?;
+        self.gaps.clear();
+        Ok(())
+    }
+
+    pub fn has_gaps(&self) -> bool {
+        !self.gaps.is_empty()
+    }
+}
+
+/// Builds queues anew from the log's records before `to`. They stay readable meanwhile.
+pub fn rebuild(store: &Store, queues: HashSet<QueueName>, to: u64) -> Result<(), StoreError> {
+    log::warn!("{} queues are built anew from the log", queues.len());
+    let scope = Scope {
+        index_from: u64::MAX,
+        rebuild: Some(queues),
+        ..Scope::default()
+    };
+    let mut walk = Dispatcher::new(store, store.log.start(), scope);
+    walk.run_to(to)
+}
+
+fn is_blank(bytes: &[u8]) -> bool {
+    bytes.get(4..8) == Some(&record::MAGIC_BLANK.to_be_bytes())
+}
+
+/// What the queue entry says about a record's tags; in the delay topic, when it is due.
+pub fn tags_code(view: &RecordView<'_>, levels: &super::DelayLevels) -> i64 {
+    if view.topic == SCHEDULE_TOPIC
+        && let Some(level) = view.property(properties::DELAY)
+    {
+        // A level that is no number has no delay of its own.
+        let level = level.parse().unwrap_or(0);
+        return levels.due_ms(level, view.stored_ms);
+    }
+    view.property(properties::TAGS)
+        .map_or(0, |tags| i64::from(record::java_hash(tags)))
+}
+
+/// The `dispatch` thread: follows what is readable until the store stops.
+pub fn run(store: &Store) {
+    let from = store.dispatched.get();
+    let mut dispatcher = Dispatcher::new(store, from, Scope::default());
+    loop {
+        let limit = store.log.readable().get();
+        if dispatcher.at() < limit || dispatcher.has_gaps() {
+            let (arrivals, passed) = dispatcher.pass(limit);
+            store.dispatched.advance(dispatcher.written());
+            store.dispatched.wake();
+            store.tell_arrivals(&arrivals);
+            match passed.and_then(|()| dispatcher.repair_gaps()) {
+                Ok(()) => {
+                    store.set_dispatch_stopped(false);
+                }
+                Err(error) => {
+                    if !store.set_dispatch_stopped(true) {
+                        log::error!("dispatch stops at {}: {error}", dispatcher.at());
+                    }
+                    if store.stopping.wait(RETRY_AFTER) {
+                        return;
+                    }
+                }
+            }
+        } else if store.stopping.is_set() {
+            return;
+        } else {
+            let idle = Instant::now() + Duration::from_secs(3600);
+            store.log.readable().wait(dispatcher.at() + 1, idle);
+        }
+    }
+}
