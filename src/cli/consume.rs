@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::message::Message;
 use super::options::{Options, Usage, flag, opt};
-use super::output::write_json_line;
+use super::output::{harmless, is_terminal, write_json_line};
 use super::peers::{BROKER, BrokerGroup, JSON, NAMESRV, Peers, Route, TIMEOUT};
 use super::puller::{
     GroupReader, Pulled, QueueBounds, Subscription, commit_offset, committed_offset,
@@ -398,6 +398,8 @@ struct Sink<'p> {
     plan: &'p Plan,
     out: BufWriter<Stdout>,
     json: bool,
+    /// Control characters in bodies must not reach a terminal.
+    terminal: bool,
     left: Option<u64>,
     /// For commits, which go to the master if it is there.
     committers: Vec<GroupReader>,
@@ -413,6 +415,7 @@ impl Sink<'_> {
             plan,
             out: BufWriter::new(io::stdout()),
             json,
+            terminal: is_terminal(),
             left,
             committers: groups.iter().map(committer).collect(),
             written: BTreeMap::new(),
@@ -444,7 +447,11 @@ impl Sink<'_> {
         if self.json {
             return write_json_line(&mut self.out, &message.to_json());
         }
-        self.out.write_all(&message.line())?;
+        let line = message.line();
+        match self.terminal {
+            true => self.out.write_all(harmless(&line).as_bytes())?,
+            false => self.out.write_all(&line)?,
+        }
         self.out.write_all(b"\n")
     }
 

@@ -34,6 +34,20 @@ pub fn base64(bytes: &[u8]) -> String {
     text
 }
 
+/// Bytes as text that does nothing to a terminal: control characters but for tabs and line ends
+/// are escaped.
+pub fn harmless(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for c in String::from_utf8_lossy(bytes).chars() {
+        match c {
+            '\t' | '\n' => text.push(c),
+            c if c.is_control() => text.extend(c.escape_default()),
+            c => text.push(c),
+        }
+    }
+    text
+}
+
 /// A size for people.
 pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
@@ -74,6 +88,11 @@ mod tests {
             assert_eq!(base64(plain.as_bytes()), want);
         }
         assert_eq!(base64(&[0xff, 0xfe, 0xfd, 0xfc]), "//79/A==");
+    }
+
+    #[test]
+    fn control_characters_are_escaped_for_a_terminal() {
+        assert_eq!(harmless("a\tü\u{1b}[2J\u{9b}\n".as_bytes()), "a\tü\\u{1b}[2J\\u{9b}\n");
     }
 
     #[test]
