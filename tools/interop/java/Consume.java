@@ -95,7 +95,10 @@ public final class Consume {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(mode + "-" + line);
         consumer.setNamesrvAddr(namesrv);
         consumer.setInstanceName(mode + instance);
-        consumer.setPollNameServerInterval(2_000); // or the retry topic, made by now, is found after half a minute
+        // The defaults of 30 s are for clusters that stand. Here the retry topics have just been made, and a
+        // heartbeat that came while its client was still connecting would be made up for half a minute later.
+        consumer.setPollNameServerInterval(2_000);
+        consumer.setHeartbeatBrokerInterval(2_000);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setConsumeThreadMin(2);
         consumer.setConsumeThreadMax(4);

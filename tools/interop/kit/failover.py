@@ -31,6 +31,9 @@ class Failover:
         self.title = f'failover of {brokers}, clients {version}, name server {namesrv}'
         self.notes = []
 
+    def products(self):
+        return {self.product, self.namesrv_product}
+
     def run(self, fleet):
         """Each step needs the ones before it, but for the last two, which only judge."""
         self.fleet = fleet

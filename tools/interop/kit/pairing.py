@@ -35,6 +35,9 @@ class Pairing:
         self.title = f'{master} -> {slave}, name server {namesrv}'
         self.notes, self.sent = [], []
 
+    def products(self):
+        return {self.master_product, self.slave_product, self.namesrv_product}
+
     def run(self, fleet):
         """Results and seconds by column. Without messages there is nothing to check; one check more or
         less does not matter to the others."""

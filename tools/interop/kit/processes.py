@@ -19,6 +19,8 @@ READY_SECONDS = 90
 # Several JVMs share the machine, so each is kept small and quick to start.
 JVM = ['-Xms128m', '-Xmx512m', '-XX:TieredStopAtLevel=1', '-XX:+UseSerialGC', '-XX:-UsePerfData',
        '-Djava.net.preferIPv4Stack=true']
+# Clients share queues out every 20 s by default, which is how long each change would have to be waited for.
+CLIENT_JVM = ['-Drocketmq.client.rebalance.waitInterval=2000']
 # RocketMQ unmaps files by reflection, which Java 17 allows only by name.
 JVM += [f'--add-opens=java.base/{package}=ALL-UNNAMED'
         for package in ('java.nio', 'sun.nio.ch', 'jdk.internal.ref', 'java.lang', 'java.util')]
@@ -292,5 +294,5 @@ class Fleet:
     def client(self, version, name, main, *arguments, options=()):
         """One of the programs of java/, against a version's client."""
         home = self.directory(name)
-        command = self.products.java(version, home, main, map(str, arguments), options, self.products.classes(version))
+        command = self.products.java(version, home, main, map(str, arguments), [*CLIENT_JVM, *options], self.products.classes(version))
         return self.spawn(f'{name} of {version}', home, command)
