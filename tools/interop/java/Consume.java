@@ -10,7 +10,6 @@ import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.PullStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyContext;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
-import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyContext;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
@@ -28,6 +27,14 @@ import org.apache.rocketmq.common.message.MessageQueue;
 public final class Consume {
     /** How long a finished mode goes on, so that deliveries too many are seen too. */
     private static final long SURPLUS_MS = 2_000;
+
+    /**
+     * Offsets are committed every second once a client is ten seconds old, and at its shutdown. A Java broker
+     * that is handed a group's first offsets for a topic by several threads at once may lose some (each makes
+     * the topic's table), so every client lives long enough to commit twice.
+     */
+    private static final int COMMIT_MS = 1_000;
+    private static final long COMMITS_FROM_MS = 10_000 + 2 * COMMIT_MS;
 
     private static volatile boolean going = true;
 
@@ -48,11 +55,12 @@ public final class Consume {
         Consume run = new Consume(args[0], args[1], args[3].split(","));
         long end = System.currentTimeMillis() + Long.parseLong(args[2]) * 1000;
         run.startAll();
+        long committed = System.currentTimeMillis() + COMMITS_FROM_MS;
         for (int i = 4; i < args.length; i++) {
             String[] mode = args[i].split("=");
             run.await(mode[0], Integer.parseInt(mode[1]), end);
         }
-        Thread.sleep(SURPLUS_MS);
+        Thread.sleep(Math.max(SURPLUS_MS, committed - System.currentTimeMillis()));
         going = false;
         for (Thread thread : run.threads) {
             thread.join(SURPLUS_MS);
@@ -100,6 +108,7 @@ public final class Consume {
         consumer.setPollNameServerInterval(2_000);
         consumer.setHeartbeatBrokerInterval(2_000);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.setPersistConsumerOffsetInterval(COMMIT_MS);
         consumer.setConsumeThreadMin(2);
         consumer.setConsumeThreadMax(4);
         consumer.setMaxReconsumeTimes("tags".equals(mode) ? 1 : -1);
@@ -111,9 +120,11 @@ public final class Consume {
             }
         }
         if ("orderly".equals(mode)) {
-            consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> orderly(mode, instance, messages));
+            consumer.registerMessageListener((MessageListenerOrderly)
+                (messages, context) -> orderly(mode, instance, messages));
         } else {
-            consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> concurrently(mode, instance, messages, context));
+            consumer.registerMessageListener((MessageListenerConcurrently)
+                (messages, context) -> concurrently(mode, instance, messages, context));
         }
         consumer.start();
         running.add(consumer::shutdown);
@@ -124,7 +135,8 @@ public final class Consume {
         return ConsumeOrderlyStatus.SUCCESS;
     }
 
-    private ConsumeConcurrentlyStatus concurrently(String mode, String instance, List<MessageExt> messages, ConsumeConcurrentlyContext context) {
+    private ConsumeConcurrentlyStatus concurrently(String mode, String instance, List<MessageExt> messages,
+        ConsumeConcurrentlyContext context) {
         messages.forEach(message -> record(mode, instance, message));
         if ("tags".equals(mode) && messages.stream().anyMatch(this::refuses)) {
             context.setDelayLevelWhenNextConsume(1); // one second
@@ -144,6 +156,7 @@ public final class Consume {
         consumer.setNamesrvAddr(namesrv);
         consumer.setInstanceName("lite");
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.setPersistConsumerOffsetInterval(COMMIT_MS);
         consumer.setAutoCommit(false);
         for (String producer : producers) {
             consumer.subscribe("plain-" + producer, "*");

@@ -49,7 +49,8 @@ def offsets_dense(records):
     for queue, found in by_queue(records).items():
         offsets = [record.queue_offset for record in found]
         wrong = next((n for n, offset in enumerate(offsets) if n != offset), len(offsets))
-        require(wrong == len(offsets), f'queue offsets of {queue} are not dense: {offsets[max(0, wrong - 2):wrong + 3]} around position {wrong}')
+        require(wrong == len(offsets),
+                f'queue offsets of {queue} are not dense: {offsets[max(0, wrong - 2):wrong + 3]} around position {wrong}')
 
 
 def queues_match_log(side, queues, records):
@@ -103,7 +104,8 @@ def _same_message(line, record):
         seen |= {'status': 'SEND_OK', 'queue': record.queue, 'offset': record.queue_offset}
         require(log_offset_of(line['offsetMsgId']) == record.log_offset,
                 f'{line["id"]} was answered with {line["offsetMsgId"]} and is at log offset {record.log_offset}')
-    require(line['msgId'] in record.unique_keys(), f'{line["id"]} was given the id {line["msgId"]} and is stored with {record.unique_keys()}')
+    require(line['msgId'] in record.unique_keys(),
+            f'{line["id"]} was given the id {line["msgId"]} and is stored with {record.unique_keys()}')
     wrong = {key: (line[key], value) for key, value in seen.items() if line[key] != value}
     require(not wrong, f'{line["id"]}: client and log differ: {wrong}')
 
@@ -148,3 +150,16 @@ def in_order(mode, consumed):
         queue = line['topic'], line['queue']
         require(line['offset'] > last.get(queue, -1), f'{mode}: offset {line["offset"]} of {queue} came after {last.get(queue)}')
         last[queue] = line['offset']
+
+
+def none_lost(sent, consumed):
+    """Every message that was answered SEND_OK has been consumed."""
+    acknowledged = {line['id'] for line in sent if line['status'] == 'SEND_OK'}
+    missing = sorted(acknowledged - {line['id'] for line in consumed})
+    require(not missing, f'{len(missing)} of {len(acknowledged)} acknowledged messages were not consumed, such as {missing[:3]}')
+
+
+def history_rests(committed, since_ms, consumed):
+    """What lay before the offsets that a group had committed ({queue: offset}) is not consumed any more."""
+    again = [line for line in consumed if line['at'] > since_ms and line['offset'] < committed[line['queue']]]
+    require(not again, f'{len(again)} messages that had been committed came again, such as {again[:1]}')

@@ -12,6 +12,11 @@ def label(version):
     return version.replace('.', '')
 
 
+def says(event):
+    """For Process.wait_line: is it this event's line?"""
+    return lambda line: line.startswith(f'{{"event":"{event}"')
+
+
 def events(process, kind=None):
     """What a program has reported so far: all, or the events of one kind."""
     fresh = process.output()[process.events_from:]
@@ -23,7 +28,7 @@ def events(process, kind=None):
 
 def finish(process, seconds=RUN_SECONDS):
     """All that a program reported, once it has ended well."""
-    process.wait_line(lambda line: line.startswith('{"event":"done"'), 'that it is done', seconds)
+    process.wait_line(says('done'), 'that it is done', seconds)
     found = events(process)
     errors = [event for event in found if event['event'] in ('error', 'failed')]
     if errors:

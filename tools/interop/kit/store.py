@@ -75,7 +75,8 @@ def _decode(raw, magic):
         raise ValueError(f'a record of {len(raw)} bytes at log offset {log_offset} has fields for {at}')
     if body and zlib.crc32(body) & 0x7fffffff != crc:
         raise ValueError(f'the body at log offset {log_offset} does not have its CRC')
-    return Record(raw, topic.decode(), queue, queue_offset, log_offset, flags, body, codec.properties_of(properties.decode()), len(properties))
+    return Record(raw, topic.decode(), queue, queue_offset, log_offset, flags, body,
+                  codec.properties_of(properties.decode()), len(properties))
 
 
 def _counted(raw, at, count_format):
