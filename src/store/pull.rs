@@ -232,11 +232,7 @@ impl Store {
             return self.first_stored(&queue, min, max, |stored| stored >= time_ms);
         }
         let after = self.first_stored(&queue, min, max, |stored| stored > time_ms);
-        if after == max {
-            max
-        } else {
-            (after - 1).max(min)
-        }
+        (after - 1).max(min)
     }
 
     /// Store times do not fall within a queue while the clock does not, so this searches binary.
