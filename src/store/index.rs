@@ -71,9 +71,8 @@ impl Shape {
 
 /// The hash of a key's text, as the original has it: -2^31 has no absolute value and counts 0.
 pub fn key_hash(topic: &str, key: &str) -> u32 {
-    record::java_hash(&format!("{topic}#{key}"))
-        .checked_abs()
-        .unwrap_or(0) as u32
+    let hash = [topic, "#", key].into_iter().fold(0, record::java_hash_on);
+    hash.checked_abs().unwrap_or(0) as u32
 }
 
 /// The keys a record is found by: its unique key, then each of its keys.
@@ -469,7 +468,10 @@ impl Index {
     }
 
     fn last_file(&self) -> Result<Arc<IndexFile>, StoreError> {
-        let last = self.all().pop();
+        let last = {
+            let files = self.files.read().unwrap_or_else(PoisonError::into_inner);
+            files.last().cloned()
+        };
         match last {
             Some(file) => Ok(file),
             None => self.create(None),
