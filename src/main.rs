@@ -17,6 +17,18 @@ struct Subcommand {
 
 const SUBCOMMANDS: &[Subcommand] = &[
     Subcommand {
+        name: "namesrv",
+        summary: "run a name server",
+        run: cli::namesrv::run,
+        usages: &[&cli::namesrv::USAGE],
+    },
+    Subcommand {
+        name: "broker",
+        summary: "run a broker, master or slave",
+        run: cli::broker::run,
+        usages: &[&cli::broker::USAGE],
+    },
+    Subcommand {
         name: "send",
         summary: "send lines, files or words to a topic",
         run: cli::send::run,

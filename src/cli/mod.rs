@@ -2,8 +2,10 @@
 //! sending and pulling. Data goes to stdout, everything else to stderr.
 
 pub mod bench;
+pub mod broker;
 pub mod consume;
 pub mod message;
+pub mod namesrv;
 pub mod options;
 pub mod output;
 pub mod peers;
