@@ -235,7 +235,7 @@ fn unfinished_frames_and_idle_connections_are_closed() {
     }
     assert!(closes(&mut slow));
     assert!(
-        started.elapsed() < Duration::from_secs(3),
+        started.elapsed() < Duration::from_secs(4),
         "{:?}",
         started.elapsed()
     );
@@ -309,7 +309,7 @@ fn a_peer_that_does_not_fetch_its_answers_is_held_back() {
         let begun = Instant::now();
         assert_eq!(route_code(&mut asks), response::TOPIC_NOT_EXIST);
         assert!(
-            begun.elapsed() < Duration::from_secs(1),
+            begun.elapsed() < Duration::from_secs(5),
             "others wait {:?}",
             begun.elapsed()
         );

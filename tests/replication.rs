@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use twinmq::ha::byte_log::{AppendError, Log};
 use twinmq::ha::connection::State;
 use twinmq::ha::{GroupTransfer, HaConfig, LinkState, MasterService, Replicated, SlaveService};
+use twinmq::store::{Message, Store, StoreConfig};
 
 #[path = "common/fake_master.rs"]
 mod fake_master;
@@ -559,4 +560,75 @@ fn a_slave_serves_slaves_of_its_own() {
     assert_eq!(last.bytes(), master.log.bytes());
     middle.stop();
     slave.stop();
+}
+
+/// A store with small files, so that their borders come quickly.
+fn open_store(root: &std::path::Path, slave: bool) -> Arc<Store> {
+    let mut config = StoreConfig::new(root);
+    config.log_file_size = FILE;
+    config.queue_file_size = 20_000;
+    config.hash_slots = 1000;
+    config.index_entries = 4000;
+    config.slave = slave;
+    Store::open(config).expect("a store")
+}
+
+fn store_message(store: &Store, body: &[u8]) -> u64 {
+    let host = SocketAddr::from(([127, 0, 0, 1], 10911));
+    let message = Message {
+        topic: "T",
+        queue_id: 0,
+        flag: 0,
+        sys_flag: 0,
+        born_ms: 1,
+        born_host: host,
+        store_host: host,
+        reconsume_times: 0,
+        prepared_offset: 0,
+        body,
+        properties: b"",
+    };
+    let appended = store.append(&[message]).expect("a legal message");
+    store.wake_followers();
+    appended.end
+}
+
+#[test]
+fn two_stores_are_equal_after_the_slave_began_late_and_came_back() {
+    // C-56, C-57, I7: the real store instead of the one in memory.
+    let (one, two) = (tempfile::tempdir(), tempfile::tempdir());
+    let (one, two) = (one.expect("a directory"), two.expect("a directory"));
+    let store = open_store(one.path(), false);
+    let group = GroupTransfer::start(config().demand()).expect("a thread");
+    let service = MasterService::start(&config(), store.clone(), group.clone());
+    let service = service.expect("a free port");
+    for _ in 0..3 {
+        (0..300usize).for_each(|n| {
+            store_message(&store, &vec![n as u8; n * 3]);
+        });
+        let copy = open_store(two.path(), true);
+        let slave = SlaveService::start(&config(), copy.clone()).expect("a thread");
+        slave.set_master(Some(service.address().to_string()));
+        let end = store.log().end();
+        eventually("caught up", || copy.log().end() == end);
+        eventually("dispatched", || copy.dispatched().get() == end);
+        let queues = (store.queue_bounds("T", 0), copy.queue_bounds("T", 0));
+        eventually("the same queue", || store.dispatched().get() == end);
+        assert_eq!(queues.1, store.queue_bounds("T", 0), "{queues:?}");
+        slave.stop();
+        copy.close().expect("a clean stop");
+    }
+    service.stop();
+    group.stop();
+    let end = store.log().end();
+    assert!(end > 3 * FILE);
+    let copy = open_store(two.path(), true);
+    let mut at = 0;
+    while at < end {
+        let (ours, theirs) = (store.log().read(at, 4096), copy.log().read(at, 4096));
+        let (ours, theirs) = (ours.expect("bytes"), theirs.expect("bytes"));
+        assert!(*ours == *theirs, "the logs differ at {at}");
+        at += ours.len() as u64;
+    }
+    assert_eq!(copy.log().end(), end);
 }

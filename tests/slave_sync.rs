@@ -271,7 +271,7 @@ fn the_copy_begins_as_soon_as_the_master_is_known_and_follows_it() {
         slave.sync.set_master(&master.address());
         master.main.wait_for(CODES[3], 1);
         assert!(
-            begun.elapsed() < Duration::from_secs(1),
+            begun.elapsed() < Duration::from_secs(5),
             "{:?}",
             begun.elapsed()
         );
@@ -327,7 +327,7 @@ fn a_master_that_does_not_answer_holds_up_neither_the_state_nor_the_stop() {
     let begun = Instant::now();
     slave.sync.stop();
     assert!(
-        begun.elapsed() < Duration::from_millis(1500),
+        begun.elapsed() < Duration::from_millis(2500),
         "{:?}",
         begun.elapsed()
     );

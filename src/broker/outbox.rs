@@ -36,19 +36,32 @@ pub struct Outbox {
 
 impl Outbox {
     pub fn new(waker: Waker) -> Outbox {
-        Outbox { queue: Mutex::new(Vec::new()), waker }
+        Outbox {
+            queue: Mutex::new(Vec::new()),
+            waker,
+        }
     }
 
     /// Answers one request of a connection. A one-way request is answered by nothing.
     pub fn reply(&self, peer: &Peer, reply: Option<&Command>) {
         let bytes = reply.map(Command::to_bytes).unwrap_or_default();
-        self.post(Outgoing { connection: peer.connection, bytes, answered: 1, batch_stored: false });
+        self.post(Outgoing {
+            connection: peer.connection,
+            bytes,
+            answered: 1,
+            batch_stored: false,
+        });
     }
 
     /// Sends a request of our own to a client, which need not answer.
     pub fn push(&self, connection: Token, request: &Command) {
         let bytes = request.to_bytes();
-        self.post(Outgoing { connection, bytes, answered: 0, batch_stored: false });
+        self.post(Outgoing {
+            connection,
+            bytes,
+            answered: 0,
+            batch_stored: false,
+        });
     }
 
     pub fn post(&self, outgoing: Outgoing) {

@@ -105,7 +105,7 @@ pub struct Registration {
     shared: Arc<Shared>,
     wakers: Vec<Arc<Waker>>,
     /// Each thread sends one message when it ends.
-    ended: Receiver<()>,
+    ended: Mutex<Receiver<()>>,
 }
 
 impl Registration {
@@ -141,7 +141,7 @@ impl Registration {
         Ok(Registration {
             shared,
             wakers,
-            ended,
+            ended: Mutex::new(ended),
         })
     }
 
@@ -158,13 +158,14 @@ impl Registration {
 
     /// Unregisters everywhere. A name server that does not answer in time is left: the connection
     /// closes with the process, and that removes the broker as well.
-    pub fn stop(self) {
+    pub fn stop(&self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
         self.wake();
         let deadline = Instant::now() + STOP_TIME;
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         for _ in &self.wakers {
             let left = deadline.saturating_duration_since(Instant::now());
-            if self.ended.recv_timeout(left).is_err() {
+            if ended.recv_timeout(left).is_err() {
                 log::warn!("not all name servers answered within {STOP_TIME:?} of the stop");
                 return;
             }

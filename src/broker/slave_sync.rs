@@ -93,7 +93,7 @@ struct Shared {
 
 pub struct SlaveSync {
     shared: Arc<Shared>,
-    ended: Receiver<()>,
+    ended: Mutex<Receiver<()>>,
 }
 
 impl SlaveSync {
@@ -129,7 +129,10 @@ impl SlaveSync {
             // Nobody listens any more if the stop did not wait for us.
             let _ = sender.send(());
         })?;
-        Ok(SlaveSync { shared, ended })
+        Ok(SlaveSync {
+            shared,
+            ended: Mutex::new(ended),
+        })
     }
 
     /// What a name server answered. Another address than before is asked at once.
@@ -148,10 +151,11 @@ impl SlaveSync {
     }
 
     /// Nothing is taken over after this, also if an answer still comes.
-    pub fn stop(self) {
+    pub fn stop(&self) {
         self.shared.lock().stopping = true;
         self.shared.changed.notify_all();
-        if self.ended.recv_timeout(STOP_TIME).is_err() {
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        if ended.recv_timeout(STOP_TIME).is_err() {
             log::warn!("the master did not answer within {STOP_TIME:?} of the stop");
         }
     }

@@ -4,9 +4,11 @@ use std::io::Write;
 use std::path::Path;
 
 use super::options::{Options, Usage, flag, opt};
-use super::{Done, Failure, Outcome, server};
-use crate::base::sys::Signals;
+use super::server::{self, Server};
+use super::{Done, Failure, Outcome};
+use crate::broker::run::{self, BrokerError, Running};
 use crate::config::{Config, Warning};
+use crate::store::StoreError;
 
 pub const USAGE: Usage = Usage {
     name: "broker",
@@ -34,8 +36,29 @@ pub fn run(arguments: &[String]) -> Outcome {
         }
         return Ok(Done::Fine);
     }
+    // Before anything else is started: a stop signal during a long recovery is not lost.
     let signals = server::prepare(&config, &warnings)?;
-    serve(config, &signals, || load(&options))
+    let running = run::start(&config).map_err(failure)?;
+    let ready = running.ready_line();
+    let mut current = config;
+    let on_reload = || match load(&options) {
+        Ok((newer, warnings)) => {
+            server::reload(&current, &newer, &warnings);
+            current = newer;
+        }
+        Err(failure) => log::error!("the configuration stays as it is: {failure}"),
+    };
+    server::serve(&signals, &ready, on_reload, running)
+}
+
+impl Server for Running {
+    fn is_alive(&self) -> bool {
+        Running::is_alive(self)
+    }
+
+    fn stop(self) -> Result<(), Failure> {
+        Running::stop(self).map_err(store_failure)
+    }
 }
 
 fn load(options: &Options) -> Result<(Config, Vec<Warning>), Failure> {
@@ -47,12 +70,18 @@ fn load(options: &Options) -> Result<(Config, Vec<Warning>), Failure> {
         .map_err(|error| Failure::usage(error.to_string()))
 }
 
-/// Starts the broker, serves until a signal comes, stops it.
-fn serve(
-    config: Config,
-    _signals: &Signals,
-    _load_again: impl Fn() -> Result<(Config, Vec<Warning>), Failure>,
-) -> Outcome {
-    let name = config.text("brokerName");
-    Err(Failure::System(format!("{name} cannot serve: this build has no broker yet")))
+fn failure(error: BrokerError) -> Failure {
+    match error {
+        BrokerError::Store(error) => store_failure(error),
+        other => Failure::System(other.to_string()),
+    }
+}
+
+/// A store that belongs to a running broker, or that cannot be opened without losing something, is
+/// left alone.
+fn store_failure(error: StoreError) -> Failure {
+    match error {
+        StoreError::InUse(_) | StoreError::Refused(_) => Failure::Unsafe(error.to_string()),
+        other => Failure::System(other.to_string()),
+    }
 }

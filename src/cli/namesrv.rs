@@ -28,7 +28,7 @@ pub fn run(arguments: &[String]) -> Outcome {
     let namesrv = Namesrv::start(settings(&config))
         .map_err(|error| Failure::System(error.to_string()))?;
     log::info!("the name server listens on {}", namesrv.address());
-    let ready = namesrv.address().to_string();
+    let ready = format!("namesrv {}", namesrv.address());
     let mut current = config;
     let on_reload = || match load(&options) {
         Ok((newer, warnings)) => {

@@ -32,6 +32,17 @@ pub enum Role {
     Slave,
 }
 
+impl Role {
+    /// The value of `brokerRole`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::AsyncMaster => "ASYNC_MASTER",
+            Role::SyncMaster => "SYNC_MASTER",
+            Role::Slave => "SLAVE",
+        }
+    }
+}
+
 /// A broker's effective configuration. Values are looked up by key name: see [`Settings`].
 #[derive(PartialEq, Debug)]
 pub struct Config(Settings);

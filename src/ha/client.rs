@@ -57,7 +57,8 @@ pub struct LinkFigures {
     pub since: Instant,
     /// End of what came, an incomplete last record included.
     pub received: u64,
-    pub reported: u64,
+    /// The last report; `None` before the first connection.
+    pub reported: Option<u64>,
     /// Bytes that the master is known to have and our log has not. `None` while catching up or
     /// without a link: the master's end is not told on this channel.
     pub lag_bytes: Option<u64>,
@@ -188,7 +189,7 @@ impl LinkFigures {
             state: LinkState::NoMaster,
             since: now,
             received: 0,
-            reported: 0,
+            reported: None,
             lag_bytes: None,
             last_error: None,
             last_read_at: None,
@@ -309,7 +310,6 @@ impl<L: Log> Client<L> {
         let address = lock(&self.shared.master).clone();
         if address != self.master {
             let before = self.master.as_deref().unwrap_or("none").to_string();
-            let after = address.as_deref().unwrap_or("none").to_string();
             self.link = None;
             self.master = address;
             self.pause = PAUSE_MIN;
@@ -318,8 +318,7 @@ impl<L: Log> Client<L> {
                 Some(_) => LinkState::Connecting,
                 None => LinkState::NoMaster,
             };
-            log::info!("master's HA address: {before} -> {after}");
-            self.enter(state, now, &format!("the master is {after}"));
+            self.enter(state, now, &format!("the master's address was {before}"));
         }
         if self.master.is_none() {
             let kind = (LinkState::NoMaster, String::new());
@@ -504,25 +503,33 @@ impl<L: Log> Client<L> {
         let kind = (state, why.to_string());
         if let Some(held_back) = self.repeats.pass(kind, now) {
             let master = self.master.as_deref().unwrap_or("none");
-            let more = and_more(held_back);
-            log::warn!("not replicating from {master}: {why}{more}");
+            let (from, more) = (self.state, and_more(held_back));
+            log::warn!("link to {master}: {from:?} -> {state:?}: {why}{more}");
         }
-        self.enter(state, now, why);
+        self.set_state(state, now);
     }
 
-    /// The only place that changes the state.
     fn enter(&mut self, to: LinkState, now: Instant, cause: &str) {
-        let from = std::mem::replace(&mut self.state, to);
+        let from = self.state;
         if from == to {
             return;
         }
-        lock(&self.shared.board).since = now;
-        let kind = (to, String::new());
-        match self.repeats.pass(kind, now) {
+        self.set_state(to, now);
+        let master = self.master.as_deref().unwrap_or("none");
+        match self.repeats.pass((to, String::new()), now) {
             Some(held_back) => {
-                log::info!("link: {from:?} -> {to:?}: {cause}{}", and_more(held_back));
+                let more = and_more(held_back);
+                log::info!("link to {master}: {from:?} -> {to:?}: {cause}{more}");
             }
-            None => log::debug!("link: {from:?} -> {to:?}: {cause}"),
+            None => log::debug!("link to {master}: {from:?} -> {to:?}: {cause}"),
+        }
+    }
+
+    /// The only place that changes the state.
+    fn set_state(&mut self, to: LinkState, now: Instant) {
+        if self.state != to {
+            self.state = to;
+            lock(&self.shared.board).since = now;
         }
     }
 
@@ -532,8 +539,8 @@ impl<L: Log> Client<L> {
             board.master.clone_from(&self.master);
         }
         board.state = self.state;
-        board.received = self.replica.received();
-        board.reported = self.replica.reported();
+        board.received = self.replica.received().max(self.log.end());
+        board.reported = (board.connections > 0).then(|| self.replica.reported());
         board.lag_bytes = match self.state {
             LinkState::Streaming => Some(self.replica.received().saturating_sub(self.log.end())),
             _ => None,

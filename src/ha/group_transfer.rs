@@ -104,7 +104,7 @@ impl<W> Ledger<W> {
     /// A send waits until its bytes, which end at `end`, are on the slaves. `Some` if that is
     /// decided already.
     pub fn submit(&mut self, end: u64, deadline: Instant, token: W) -> Option<(W, Replicated)> {
-        let decided = if self.holders(end) >= self.demand.slaves {
+        let decided = if self.is_replicated(end) {
             Replicated::Yes
         } else if self.slaves_near(end) < self.demand.slaves {
             Replicated::NoSlave
@@ -117,6 +117,11 @@ impl<W> Ledger<W> {
         };
         self.count(decided);
         Some((token, decided))
+    }
+
+    /// As many slaves as are required have everything before `end`.
+    pub fn is_replicated(&self, end: u64) -> bool {
+        self.holders(end) >= self.demand.slaves
     }
 
     /// A connection's first report was valid.
@@ -283,6 +288,12 @@ impl GroupTransfer {
             None if earlier => self.news.notify_one(),
             None => {}
         }
+    }
+
+    /// Whether as many slaves as are required have everything before `end` by now. For a batch
+    /// whose wait timed out: its first messages may be there.
+    pub fn is_replicated(&self, end: u64) -> bool {
+        self.lock().ledger.is_replicated(end)
     }
 
     /// A connection's first report was valid: it counts from now on.

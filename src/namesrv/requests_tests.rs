@@ -656,3 +656,17 @@ fn a_topic_of_one_pair_is_seen_to_be_so() {
     assert_eq!(world.addresses("T"), json!({"1": "s"}));
     assert_eq!(world.addresses("V"), json!({"0": "d"}));
 }
+
+#[test]
+fn a_slave_with_another_cluster_name_does_not_move_its_master() {
+    let mut world = World::with_master();
+    let mut slave = registration("b", 1, "s", 1, &[]);
+    slave.header.ext = Fields::default()
+        .with("brokerName", "b")
+        .with("brokerAddr", "s")
+        .with("clusterName", "typo")
+        .with("brokerId", 1);
+    world.ok(&slave);
+    let info = world.json(code::GET_BROKER_CLUSTER_INFO, Fields::default());
+    assert_eq!(info["clusterAddrTable"], json!({"c": ["b"]}));
+}

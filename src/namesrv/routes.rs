@@ -182,16 +182,17 @@ impl Routes {
     fn place(&mut self, broker: &BrokerId, acting_master: Option<bool>) -> bool {
         self.leave_other_places(broker);
         let data = self.brokers.entry(broker.name.clone()).or_default();
-        if data.cluster != broker.cluster {
-            if !data.cluster.is_empty() {
-                log::warn!(
-                    "broker {}: cluster {} becomes {}",
-                    broker.name,
-                    data.cluster,
-                    broker.cluster
-                );
-            }
+        // A slave whose cluster name is wrong does not move its master.
+        if data.cluster.is_empty() || broker.id == MASTER_ID {
             data.cluster.clone_from(&broker.cluster);
+        } else if data.cluster != broker.cluster {
+            let BrokerId {
+                name, id, cluster, ..
+            } = broker;
+            log::warn!(
+                "broker {name} is of cluster {}, its id {id} says {cluster}",
+                data.cluster
+            );
         }
         data.acting_master = acting_master.or(data.acting_master);
         let before = data.addresses.insert(broker.id, broker.address.clone());

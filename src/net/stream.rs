@@ -20,44 +20,45 @@ pub enum Progress {
     Closed,
 }
 
-/// Bytes received, from the first one not yet consumed.
+/// Bytes received, from the first one not yet consumed. The buffer is zeroed when it grows and
+/// never again, since a read that finds a few bytes must not pay for 64 KiB.
 #[derive(Default)]
 pub struct Input {
     buffer: Vec<u8>,
-    consumed: usize,
+    /// Received and not consumed: `start..end` of `buffer`.
+    start: usize,
+    end: usize,
 }
 
 impl Input {
     pub fn bytes(&self) -> &[u8] {
-        &self.buffer[self.consumed..]
+        &self.buffer[self.start..self.end]
     }
 
     /// The first `len` bytes are done with.
     pub fn consume(&mut self, len: usize) {
-        assert!(
-            len <= self.buffer.len() - self.consumed,
-            "more consumed than received"
-        );
-        self.consumed += len;
-        if self.consumed == self.buffer.len() {
-            self.buffer.clear();
-            self.consumed = 0;
-            self.buffer.shrink_to(READ_SIZE);
+        assert!(len <= self.end - self.start, "more consumed than received");
+        self.start += len;
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+            if self.buffer.len() > 2 * READ_SIZE {
+                self.buffer.truncate(READ_SIZE);
+                self.buffer.shrink_to_fit();
+            }
         }
     }
 
     /// Reads what is there, at most about `bound` bytes.
     pub fn fill(&mut self, source: &mut impl Read, bound: usize) -> io::Result<Progress> {
-        self.buffer.drain(..std::mem::take(&mut self.consumed));
         let mut taken = 0;
         while taken < bound {
-            let end = self.buffer.len();
-            self.buffer.resize(end + READ_SIZE, 0);
-            let result = source.read(&mut self.buffer[end..]);
-            self.buffer.truncate(end + *result.as_ref().unwrap_or(&0));
-            match result {
+            self.make_room();
+            match source.read(&mut self.buffer[self.end..]) {
                 Ok(0) => return Ok(Progress::Closed),
-                Ok(count) => taken += count,
+                Ok(count) => {
+                    self.end += count;
+                    taken += count;
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     return Ok(Progress::Blocked);
                 }
@@ -66,6 +67,20 @@ impl Input {
             }
         }
         Ok(Progress::More)
+    }
+
+    /// At least half a read's room behind the bytes. They move to the front only when that makes
+    /// room, so a large frame is not copied at each read.
+    fn make_room(&mut self) {
+        if self.buffer.len() - self.end >= READ_SIZE / 2 {
+            return;
+        }
+        self.buffer.copy_within(self.start..self.end, 0);
+        (self.start, self.end) = (0, self.end - self.start);
+        if self.buffer.len() - self.end < READ_SIZE / 2 {
+            let grown = self.end + READ_SIZE.max(self.end);
+            self.buffer.resize(grown, 0);
+        }
     }
 }
 

@@ -331,6 +331,8 @@ impl ConsumeQueue {
         }
         let Some((base, file)) = self.files.find(end) else {
             if self.files.is_empty() {
+                self.min.store(0, Ordering::Release);
+                self.max.store(0, Ordering::Release);
                 let _ = fs::remove_dir(&self.dir); // only if it is empty
             }
             return Ok(());
@@ -451,7 +453,8 @@ impl ConsumeQueue {
                 real += 1;
                 entry = self.raw_entry(real)?;
             }
-            if before(entry) {
+            // Fillers up to `high` go with what is there, which is not `before`.
+            if !entry.is_some_and(|e| e.is_filler()) && before(entry) {
                 low = real + 1;
             } else {
                 high = middle;

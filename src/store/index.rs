@@ -586,7 +586,7 @@ mod tests {
         for key in ["a", "b", "c", "u"] {
             assert_eq!(all(&index, key), newest_first, "{key}");
         }
-        assert_eq!(all(&index, "d"), []);
+        assert_eq!(all(&index, "d"), [0u64; 0]);
         index.sync().expect("synced");
         assert!(index.full_ms() > 1_000_000);
         let again = Index::open(dir.path(), SHAPE, 0).expect("it opens");
