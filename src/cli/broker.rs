@@ -1,39 +1,26 @@
-//! `twinmq broker`: a broker, until it is told to stop.
+//! `twinmq broker`: a broker, master or slave.
 
+use std::io::Write;
 use std::path::Path;
 
 use super::options::{Options, Usage, flag, opt};
-use super::{Done, Failure, Outcome, server};
-use crate::base::sys::{self, Signals};
-use crate::broker::run::{self, BrokerError};
-use crate::config::{self, Config, Warning};
+use super::server::{self, Server};
+use super::{Done, Failure, Outcome};
+use crate::broker::run::{self, BrokerError, Running};
+use crate::config::{Config, Warning};
 use crate::store::StoreError;
 
 pub const USAGE: Usage = Usage {
     name: "broker",
     arguments: "[KEY=VALUE ...]",
-    about: "Runs a broker in the foreground: a master or, with brokerRole=SLAVE, a slave. Prints \
-            one line when it is ready and one when it has stopped; SIGTERM and SIGINT stop it. Keys \
-            given as KEY=VALUE win over those of the file.",
+    about: "Runs a broker from an unmodified broker.conf of RocketMQ; KEY=VALUE overrules it. \
+            Prints a line with `ready` and its addresses when it serves; SIGTERM and SIGINT stop \
+            it, SIGHUP reads the configuration again.",
     options: &[
-        opt(
-            "c",
-            "config",
-            "FILE",
-            "The configuration, in the form of the original's broker.conf.",
-        ),
-        opt(
-            "n",
-            "namesrv",
-            "ADDRESS",
-            "The name servers, HOST:PORT, with semicolons between.",
-        ),
-        flag(
-            "p",
-            "print",
-            "Prints the effective configuration, which can be read back, and exits.",
-        ),
-        flag("t", "test", "Checks the configuration and exits."),
+        opt("c", "config", "FILE", "Reads the configuration from FILE."),
+        opt("n", "namesrv", "HOST:PORT[;...]", "The name servers; overrules namesrvAddr."),
+        flag("p", "print", "Prints the effective configuration, so that it can be read back."),
+        flag("t", "test", "Checks the configuration: exits with 0 if it is good, else with 2."),
     ],
 };
 
@@ -41,44 +28,46 @@ pub fn run(arguments: &[String]) -> Outcome {
     let options = USAGE.parse(arguments)?;
     let (config, warnings) = load(&options)?;
     if options.has("print") || options.has("test") {
-        warnings.iter().for_each(|warning| eprintln!("{warning}"));
+        for warning in &warnings {
+            eprintln!("twinmq broker: warning: {warning}");
+        }
         if options.has("print") {
-            print!("{}", config.print());
+            std::io::stdout().write_all(config.print().as_bytes())?;
         }
         return Ok(Done::Fine);
     }
-    server::start_log(level(config.text("logLevel")));
-    sys::abort_on_panic();
-    warnings.iter().for_each(|warning| log::warn!("{warning}"));
     // Before anything else is started: a stop signal during a long recovery is not lost.
-    let signals =
-        Signals::install().map_err(|error| Failure::System(format!("signals: {error}")))?;
+    let signals = server::prepare(&config, &warnings)?;
     let running = run::start(&config).map_err(failure)?;
     let ready = running.ready_line();
-    let reload = || log::warn!("SIGHUP: no key of this version can change while the broker runs");
-    server::serve(&signals, &ready, reload, || {
-        running.stop().map_err(store_failure)
-    })
+    let mut current = config;
+    let on_reload = || match load(&options) {
+        Ok((newer, warnings)) => {
+            server::reload(&current, &newer, &warnings);
+            current = newer;
+        }
+        Err(failure) => log::error!("the configuration stays as it is: {failure}"),
+    };
+    server::serve(&signals, &ready, on_reload, running)
+}
+
+impl Server for Running {
+    fn is_alive(&self) -> bool {
+        Running::is_alive(self)
+    }
+
+    fn stop(self) -> Result<(), Failure> {
+        Running::stop(self).map_err(store_failure)
+    }
 }
 
 fn load(options: &Options) -> Result<(Config, Vec<Warning>), Failure> {
     let path = options.text("config");
-    let text = path
-        .as_deref()
-        .map(|path| read(Path::new(path)))
-        .transpose()?;
+    let text = server::read_config(path.as_deref())?;
     let file = path.as_deref().map(Path::new).zip(text.as_deref());
     let namesrv = options.text("namesrv");
     Config::load(file, &options.words, namesrv.as_deref())
         .map_err(|error| Failure::usage(error.to_string()))
-}
-
-pub fn read(path: &Path) -> Result<String, Failure> {
-    config::read_file(path).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
-}
-
-pub fn level(name: &str) -> log::LevelFilter {
-    name.parse().unwrap_or(log::LevelFilter::Info)
 }
 
 fn failure(error: BrokerError) -> Failure {

@@ -1,20 +1,15 @@
 //! A stored message as a consumer sees it: taken out of a pull reply, shown to people.
 
 use std::borrow::Cow;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use serde_json::{Map, Value, json};
 
 use super::output::base64;
-use crate::base::reader::{Reader, Short};
+use crate::store::properties;
+use crate::store::record::{Flaw, RecordView, SYS_COMPRESSED};
 
-const MAGIC: i32 = 0xDAA3_20A7_u32 as i32;
-/// The form whose topic has a length of two bytes.
-const MAGIC_LONG_TOPIC: i32 = 0xDAA3_20AB_u32 as i32;
-const SYS_COMPRESSED: i32 = 1;
+/// How a body is compressed, in the system flag.
 const SYS_COMPRESSION: i32 = 0x700;
-const SYS_BORN_V6: i32 = 0x10;
-const SYS_STORE_V6: i32 = 0x20;
 /// Most that a compressed body may become; a message of ordinary settings has 4 MiB.
 const INFLATED_MAX: usize = 64 * 1024 * 1024;
 
@@ -23,7 +18,6 @@ pub struct Message {
     pub topic: String,
     pub queue_id: i32,
     pub queue_offset: i64,
-    pub log_offset: i64,
     pub sys_flag: i32,
     pub stored_ms: i64,
     /// The address and the log offset in hexadecimal, as the broker gave it to the producer.
@@ -41,85 +35,33 @@ pub enum Content<'a> {
 }
 
 /// The messages of a pull reply's body: records back to back.
-pub fn decode_all(body: &[u8]) -> Result<Vec<Message>, &'static str> {
+pub fn decode_all(body: &[u8]) -> Result<Vec<Message>, Flaw> {
     let mut messages = Vec::new();
     let mut rest = body;
     while !rest.is_empty() {
-        let size = Reader::new(rest)
-            .i32()
-            .map_err(|Short| "a record's size is cut")?;
-        let size = usize::try_from(size).map_err(|_| "a record's size is negative")?;
-        let record = rest.get(..size).ok_or("a record is cut")?;
-        messages.push(decode(record).map_err(|Short| "a record's lengths do not add up")?);
-        rest = &rest[size..];
+        let record = RecordView::parse(rest)?;
+        messages.push(Message::of(&record));
+        rest = &rest[record.size..];
     }
     Ok(messages)
 }
 
-/// One record: the fields in the order of twinmq-store(5).
-fn decode(record: &[u8]) -> Result<Message, Short> {
-    let mut reader = Reader::new(record);
-    let mut message = Message::default();
-    let (_size, magic, _crc) = (reader.i32()?, reader.i32()?, reader.i32()?);
-    if magic != MAGIC && magic != MAGIC_LONG_TOPIC {
-        return Err(Short);
-    }
-    message.queue_id = reader.i32()?;
-    let _flag = reader.i32()?;
-    message.queue_offset = reader.i64()?;
-    message.log_offset = reader.i64()?;
-    message.sys_flag = reader.i32()?;
-    let _born_ms = reader.i64()?;
-    host(&mut reader, message.sys_flag & SYS_BORN_V6 != 0)?;
-    message.stored_ms = reader.i64()?;
-    let (address, port) = host(&mut reader, message.sys_flag & SYS_STORE_V6 != 0)?;
-    message.offset_id = offset_id(address, port, message.log_offset);
-    let (_reconsumed, _prepared) = (reader.i32()?, reader.i64()?);
-    message.body = reader.bytes32()?.to_vec();
-    let topic = match magic {
-        MAGIC => {
-            let len = reader.u8()?;
-            reader.take(usize::from(len))?
-        }
-        _ => reader.bytes16()?,
-    };
-    message.topic = String::from_utf8_lossy(topic).into_owned();
-    message.properties = properties(&String::from_utf8_lossy(reader.bytes16()?));
-    Ok(message)
-}
-
-fn host(reader: &mut Reader<'_>, v6: bool) -> Result<(IpAddr, i32), Short> {
-    let address = if v6 {
-        let bytes: [u8; 16] = reader.take(16)?.try_into().map_err(|_| Short)?;
-        IpAddr::V6(Ipv6Addr::from(bytes))
-    } else {
-        let bytes: [u8; 4] = reader.take(4)?.try_into().map_err(|_| Short)?;
-        IpAddr::V4(Ipv4Addr::from(bytes))
-    };
-    Ok((address, reader.i32()?))
-}
-
-fn offset_id(address: IpAddr, port: i32, log_offset: i64) -> String {
-    let mut bytes = match address {
-        IpAddr::V4(v4) => v4.octets().to_vec(),
-        IpAddr::V6(v6) => v6.octets().to_vec(),
-    };
-    bytes.extend_from_slice(&port.to_be_bytes());
-    bytes.extend_from_slice(&log_offset.to_be_bytes());
-    bytes.iter().map(|byte| format!("{byte:02X}")).collect()
-}
-
-/// `name 01 value 02 name 01 value 02`, the last 02 optional.
-fn properties(text: &str) -> Vec<(String, String)> {
-    let pairs = text
-        .split('\u{2}')
-        .filter_map(|pair| pair.split_once('\u{1}'));
-    pairs
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .collect()
-}
-
 impl Message {
+    fn of(record: &RecordView<'_>) -> Message {
+        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        let pairs = properties::iter(record.properties);
+        Message {
+            topic: record.topic.to_owned(),
+            queue_id: record.queue_id,
+            queue_offset: record.queue_offset,
+            sys_flag: record.sys_flag,
+            stored_ms: record.stored_ms,
+            offset_id: record.message_id(),
+            body: record.body.to_vec(),
+            properties: pairs.map(|(name, value)| (text(name), text(value))).collect(),
+        }
+    }
+
     pub fn property(&self, name: &str) -> Option<&str> {
         let found = self.properties.iter().find(|(key, _)| key == name);
         found.map(|(_, value)| value.as_str())
@@ -228,6 +170,7 @@ mod tests {
         let record = stored();
         for len in 1..record.len() {
             assert!(decode_all(&record[..len]).is_err(), "{len}");
+            assert!(decode_all(&[&record, &record[..len]].concat()).is_err(), "{len}");
         }
         for at in [0, 4, 84] {
             let mut changed = record.clone();

@@ -1,69 +1,72 @@
-//! `twinmq namesrv`: a name server, until it is told to stop.
+//! `twinmq namesrv`: the name server.
 
 use std::path::Path;
+use std::time::Duration;
 
-use super::broker::{level, read};
-use super::options::{Usage, opt};
-use super::{Failure, Outcome, server};
-use crate::base::sys::{self, Signals};
+use super::options::{Options, Usage, opt};
+use super::server::{self, Server};
+use super::{Failure, Outcome};
 use crate::config::{NamesrvConfig, Warning};
 use crate::namesrv::{Namesrv, NamesrvSettings};
 
 pub const USAGE: Usage = Usage {
     name: "namesrv",
     arguments: "",
-    about: "Runs a name server in the foreground. Prints one line when it is ready and one when it \
-            has stopped; SIGTERM and SIGINT stop it. It keeps nothing on disk.",
+    about: "Tells clients which broker serves which topic, as the brokers register it. Prints a \
+            line with `ready` and its address when it serves; SIGTERM and SIGINT stop it.",
     options: &[
         opt("p", "port", "PORT", "The port. Default: 9876."),
-        opt(
-            "b",
-            "bind",
-            "ADDRESS",
-            "The local address. Default: all addresses.",
-        ),
-        opt(
-            "c",
-            "config",
-            "FILE",
-            "The configuration, in the form of the original's namesrv.conf.",
-        ),
+        opt("b", "bind", "ADDRESS", "The local address on which to listen. Default: all."),
+        opt("c", "config", "FILE", "Reads keys from FILE; the other options overrule it."),
     ],
 };
 
 pub fn run(arguments: &[String]) -> Outcome {
     let options = USAGE.parse(arguments)?;
-    let path = options.text("config");
-    let text = path
-        .as_deref()
-        .map(|path| read(Path::new(path)))
-        .transpose()?;
-    let given = [("port", "listenPort"), ("bind", "bindAddress")];
-    let given = given
-        .iter()
-        .filter_map(|(option, key)| Some(format!("{key}={}", options.text(option)?)));
-    let file = path.as_deref().map(Path::new).zip(text.as_deref());
-    let (config, warnings) = NamesrvConfig::load(file, &given.collect::<Vec<_>>())
-        .map_err(|error| Failure::usage(error.to_string()))?;
-    serve(&config, &warnings)
+    let (config, warnings) = load(&options)?;
+    let signals = server::prepare(&config, &warnings)?;
+    let namesrv = Namesrv::start(settings(&config))
+        .map_err(|error| Failure::System(error.to_string()))?;
+    log::info!("the name server listens on {}", namesrv.address());
+    let ready = format!("namesrv {}", namesrv.address());
+    let mut current = config;
+    let on_reload = || match load(&options) {
+        Ok((newer, warnings)) => {
+            server::reload(&current, &newer, &warnings);
+            current = newer;
+        }
+        Err(failure) => log::error!("the configuration stays as it is: {failure}"),
+    };
+    server::serve(&signals, &ready, on_reload, namesrv)
 }
 
-fn serve(config: &NamesrvConfig, warnings: &[Warning]) -> Outcome {
-    server::start_log(level(config.text("logLevel")));
-    sys::abort_on_panic();
-    warnings.iter().for_each(|warning| log::warn!("{warning}"));
-    let system = |what: &str, error: std::io::Error| Failure::System(format!("{what}{error}"));
-    let signals = Signals::install().map_err(|error| system("signals: ", error))?;
-    let settings = NamesrvSettings {
-        address: config.listen_address().to_string(),
-        idle_max: config.duration("serverChannelMaxIdleTimeSeconds"),
-        ..NamesrvSettings::default()
-    };
-    let namesrv = Namesrv::start(settings).map_err(|error| system("", error))?;
-    let ready = format!("namesrv {}", namesrv.address());
-    let reload = || log::warn!("SIGHUP: a name server has no key that can change while it runs");
-    server::serve(&signals, &ready, reload, || {
-        namesrv.stop();
+impl Server for Namesrv {
+    fn is_alive(&self) -> bool {
+        Namesrv::is_alive(self)
+    }
+
+    fn stop(self) -> Result<(), Failure> {
+        Namesrv::stop(self);
         Ok(())
-    })
+    }
+}
+
+fn load(options: &Options) -> Result<(NamesrvConfig, Vec<Warning>), Failure> {
+    let path = options.text("config");
+    let text = server::read_config(path.as_deref())?;
+    let file = path.as_deref().map(Path::new).zip(text.as_deref());
+    let mut overrules = Vec::new();
+    for (option, key) in [("port", "listenPort"), ("bind", "bindAddress")] {
+        overrules.extend(options.text(option).map(|value| format!("{key}={value}")));
+    }
+    NamesrvConfig::load(file, &overrules).map_err(|error| Failure::usage(error.to_string()))
+}
+
+fn settings(config: &NamesrvConfig) -> NamesrvSettings {
+    let idle: Duration = config.duration("serverChannelMaxIdleTimeSeconds");
+    NamesrvSettings {
+        address: config.listen_address().to_string(),
+        idle_max: idle,
+        ..NamesrvSettings::default()
+    }
 }

@@ -87,7 +87,7 @@ impl Subscription {
         };
         let mut messages = match reply.code() {
             response::SUCCESS => {
-                decode_all(reply.body()).map_err(|what| makes_no_sense(what.to_owned()))?
+                decode_all(reply.body()).map_err(|flaw| makes_no_sense(flaw.to_string()))?
             }
             response::PULL_NOT_FOUND
             | response::PULL_RETRY_IMMEDIATELY

@@ -6,16 +6,25 @@ use std::io::{self, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::path::Path;
 use std::time::Duration;
 
 use log::{LevelFilter, Record};
 
 use super::{Done, Failure, Outcome};
 use crate::base::clock::{Calendar, wall_ms};
-use crate::base::sys::{Signal, Signals};
+use crate::base::sys::{self, Signal, Signals};
+use crate::config::{self, Settings, Warning};
 
-/// Nothing is due while a server waits for a signal; the wait has to have some end.
-const SIGNAL_PATIENCE: Duration = Duration::from_secs(3600);
+/// How often a server that waits for a signal looks whether it still serves.
+const SIGNAL_PATIENCE: Duration = Duration::from_secs(5);
+
+/// What `serve` holds while it waits.
+pub trait Server {
+    /// False once it serves no longer, though nobody has stopped it.
+    fn is_alive(&self) -> bool;
+    fn stop(self) -> Result<(), Failure>;
+}
 
 /// Starts the log. The environment variable RUST_LOG stands above `level`, which can be changed
 /// later with `set_log_level`.
@@ -66,26 +75,69 @@ fn log_line(ms: i64, thread: &str, record: &Record<'_>) -> String {
     )
 }
 
+/// Reads a configuration file, if one is named.
+pub fn read_config(path: Option<&str>) -> Result<Option<String>, Failure> {
+    let read = |path: &str| {
+        config::read_file(Path::new(path))
+            .map_err(|error| Failure::usage(format!("cannot read {path}: {error}")))
+    };
+    path.map(read).transpose()
+}
+
+/// Before anything else a server does: the log, what the configuration is warned about, signals.
+pub fn prepare(settings: &Settings, warnings: &[Warning]) -> Result<Signals, Failure> {
+    start_log(log_level(settings));
+    for warning in warnings {
+        log::warn!("{warning}");
+    }
+    sys::abort_on_panic();
+    sys::raise_file_limit();
+    Signals::install()
+        .map_err(|error| Failure::System(format!("cannot install signal handlers: {error}")))
+}
+
+fn log_level(settings: &Settings) -> LevelFilter {
+    let text = settings.text("logLevel");
+    text.parse().expect("the table has names of levels only")
+}
+
+/// Takes over what may change while a server runs, and names what may not.
+pub fn reload(old: &Settings, newer: &Settings, warnings: &[Warning]) {
+    for warning in warnings {
+        log::warn!("{warning}");
+    }
+    for key in old.changed(newer) {
+        match key.name {
+            "logLevel" => {
+                set_log_level(log_level(newer));
+                log::info!("logLevel is {} now", newer.text("logLevel"));
+            }
+            name => log::warn!("the change of {name} takes effect at the next start"),
+        }
+    }
+}
+
 /// Says that the server serves, waits for a stop signal, stops it and says so. `ready` is the rest
-/// of the line; `reload` is called on SIGHUP.
+/// of the line; `on_reload` is called on SIGHUP.
 pub fn serve(
     signals: &Signals,
     ready: &str,
-    mut reload: impl FnMut(),
-    stop: impl FnOnce() -> Result<(), Failure>,
+    mut on_reload: impl FnMut(),
+    server: impl Server,
 ) -> Outcome {
     say(&format!("ready {ready}"));
     notify("READY=1");
     loop {
         match signals.wait(SIGNAL_PATIENCE) {
             Some(Signal::Stop) => break,
-            Some(Signal::Reload) => reload(),
-            None => {}
+            Some(Signal::Reload) => on_reload(),
+            None if server.is_alive() => {}
+            None => return Err(Failure::System("it ended by itself; the log says why".into())),
         }
     }
     log::info!("stopping");
     notify("STOPPING=1");
-    stop()?;
+    server.stop()?;
     say("stopped");
     Ok(Done::Fine)
 }
