@@ -141,6 +141,36 @@ fn a_damaged_record_is_stepped_over_and_keeps_its_place() {
 }
 
 #[test]
+fn a_flipped_queue_offset_costs_no_other_message() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let store = open(dir.path());
+    let starts: Vec<u64> = (0..9)
+        .map(|n| put(&store, "T", 0, format!("body {n}").as_bytes()).start)
+        .collect();
+    store.close().expect("closed");
+    // From 5 to 4, 7, 1 and far away: down, up, and to where no queue goes.
+    for (byte, flip) in [(27, 1), (27, 2), (27, 4), (25, 1), (20, 0x80)] {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        copy(dir.path(), root.path());
+        edit(&log_file(root.path(), 0), |bytes| {
+            bytes[starts[5] as usize + byte] ^= flip
+        });
+        mark_crashed(root.path());
+        let store = open(root.path());
+        let mut wanted: Vec<String> = (0..9).map(|n| format!("body {n}")).collect();
+        wanted.remove(5);
+        assert_eq!(bodies(&store, "T", 0), wanted, "byte {byte} ^ {flip}");
+        assert_eq!(
+            put(&store, "T", 0, b"next").queue_offset,
+            9,
+            "byte {byte} ^ {flip}"
+        );
+        assert!(store.figures().misplaced_records > 0);
+        store.close().expect("closed");
+    }
+}
+
+#[test]
 fn a_crash_around_a_roll_loses_nothing() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let store = open(&dir.path().join("base"));

@@ -18,7 +18,7 @@ pub struct DataVersion {
 
 impl DataVersion {
     /// The version of a table that was created now.
-    pub fn new() -> DataVersion {
+    pub fn created_now() -> DataVersion {
         DataVersion {
             timestamp: wall_ms(),
             ..DataVersion::default()

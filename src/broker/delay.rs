@@ -361,7 +361,7 @@ impl State {
         let others = value.as_object().into_iter().flatten();
         State {
             offsets: read_offsets(value).unwrap_or_default(),
-            version: DataVersion::of(value).unwrap_or_else(DataVersion::new),
+            version: DataVersion::of(value).unwrap_or_else(DataVersion::created_now),
             rest: others
                 .filter(|(name, _)| *name != "dataVersion" && *name != MEMBER)
                 .map(|(name, member)| (name.clone(), member.clone()))
@@ -407,12 +407,19 @@ mod tests {
     use serde_json::json;
     use std::cell::RefCell;
 
+    struct Delivered {
+        topic: String,
+        queue_id: i32,
+        body: String,
+        properties: Vec<u8>,
+    }
+
     /// Records of the schedule topic by level, and what was delivered.
     #[derive(Default)]
     struct FakeStore {
         queues: BTreeMap<i32, Vec<(i64, u64)>>,
         records: RefCell<Vec<Vec<u8>>>,
-        delivered: RefCell<Vec<(String, i32, Vec<u8>, Vec<u8>)>>,
+        delivered: RefCell<Vec<Delivered>>,
         full: RefCell<bool>,
     }
 
@@ -444,12 +451,12 @@ mod tests {
             if *self.full.borrow() {
                 return Err(StoreError::DiskFull(PathBuf::new()));
             }
-            self.delivered.borrow_mut().push((
-                message.topic.to_owned(),
-                message.queue_id,
-                message.body.to_vec(),
-                message.properties.to_vec(),
-            ));
+            self.delivered.borrow_mut().push(Delivered {
+                topic: message.topic.to_owned(),
+                queue_id: message.queue_id,
+                body: String::from_utf8_lossy(message.body).into(),
+                properties: message.properties.to_vec(),
+            });
             Ok(())
         }
 
@@ -492,10 +499,7 @@ mod tests {
 
         fn bodies(&self) -> Vec<String> {
             let delivered = self.delivered.borrow();
-            delivered
-                .iter()
-                .map(|(_, _, body, _)| String::from_utf8_lossy(body).into())
-                .collect()
+            delivered.iter().map(|one| one.body.clone()).collect()
         }
     }
 
@@ -529,10 +533,11 @@ mod tests {
         assert_eq!(delays.deliver(&store, 5000), Some(10_000));
         assert_eq!(delays.deliver(&store, 10_000), None);
         assert_eq!(store.bodies(), ["first", "second", "other level"]);
-        let (topic, queue, _, stored) = store.delivered.borrow()[0].clone();
-        assert_eq!((topic.as_str(), queue), ("%RETRY%G", 0));
+        let delivered = store.delivered.borrow();
+        let first = &delivered[0];
+        assert_eq!((first.topic.as_str(), first.queue_id), ("%RETRY%G", 0));
         assert_eq!(
-            stored,
+            first.properties,
             b"a\x01b\x02DELAY\x011\x02REAL_TOPIC\x01%RETRY%G\x02REAL_QID\x010"
         );
     }

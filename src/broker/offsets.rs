@@ -224,7 +224,7 @@ impl Offsets {
     /// GET_ALL_CONSUMER_OFFSET (43): queue ids stand bare, and the version is always there, since
     /// a 5.3.3 slave stores nothing without it.
     pub fn body(&self) -> Vec<u8> {
-        json::write(&self.state().to_json(|id| json::bare_key(id)))
+        json::write(&self.state().to_json(json::bare_key))
     }
 
     /// A slave takes over its master's offsets. What was committed here, while consumers could
@@ -309,7 +309,7 @@ impl State {
         let own = ["dataVersion", MEMBER, "groupTopicMap"];
         State {
             table,
-            version: DataVersion::of(&value).unwrap_or_else(DataVersion::new),
+            version: DataVersion::of(&value).unwrap_or_else(DataVersion::created_now),
             rest: others
                 .filter(|(name, _)| !own.contains(&name.as_str()))
                 .map(|(name, member)| (name.clone(), member.clone()))

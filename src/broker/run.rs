@@ -597,10 +597,7 @@ impl Running {
     /// One line for whoever waits for the broker: where it serves, and as what.
     pub fn ready_line(&self) -> String {
         let (name, role) = (&self.broker.admin.broker_name, self.broker.admin.role);
-        format!(
-            "{name} {} ha {} {role}",
-            self.address, self.ha_address
-        )
+        format!("{name} {} ha {} {role}", self.address, self.ha_address)
     }
 
     /// Whether all threads still serve; one that ended takes the process with it.

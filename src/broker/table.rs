@@ -200,7 +200,7 @@ impl<E: Entry> State<E> {
     fn new() -> State<E> {
         State {
             entries: HashMap::new(),
-            version: DataVersion::new(),
+            version: DataVersion::created_now(),
             rest: Map::new(),
             generation: 0,
         }

@@ -585,6 +585,39 @@ mod tests {
     }
 
     #[test]
+    fn a_big_table_is_taken_over_without_a_gap_and_is_durable() {
+        const TOPICS: usize = 3000;
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let slave = Topics::open(dir.path(), &builtin(true), true).expect("topics");
+        let wrapper = |counter: i64| {
+            let names =
+                (0..TOPICS).map(|i| (format!("T{i}"), json!({"topicSysFlag": counter % 2})));
+            json!({"dataVersion": {"counter": counter, "timestamp": 1},
+                "topicConfigTable": names.collect::<Map<String, Value>>()})
+        };
+        slave.table().replace_all(&wrapper(0)).expect("a table");
+        std::thread::scope(|scope| {
+            let copying = scope.spawn(|| {
+                for counter in 1..20 {
+                    slave
+                        .table()
+                        .replace_all(&wrapper(counter))
+                        .expect("a table");
+                }
+            });
+            while !copying.is_finished() {
+                let all = slave.table().all();
+                assert_eq!(all.len(), TOPICS);
+                assert!(all.iter().all(|topic| topic.sys_flag == all[0].sys_flag));
+            }
+        });
+        slave.table().save_if_changed().expect("saved");
+        let again = Topics::open(dir.path(), &builtin(true), true).expect("topics");
+        assert!(again.get("T2999").is_some());
+        assert_eq!(again.table().version().counter, 19);
+    }
+
+    #[test]
     fn a_slave_starts_without_a_broken_table_and_a_master_names_it() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join("topics.json");

@@ -18,9 +18,22 @@ pub const USAGE: Usage = Usage {
             it, SIGHUP reads the configuration again.",
     options: &[
         opt("c", "config", "FILE", "Reads the configuration from FILE."),
-        opt("n", "namesrv", "HOST:PORT[;...]", "The name servers; overrules namesrvAddr."),
-        flag("p", "print", "Prints the effective configuration, so that it can be read back."),
-        flag("t", "test", "Checks the configuration: exits with 0 if it is good, else with 2."),
+        opt(
+            "n",
+            "namesrv",
+            "HOST:PORT[;...]",
+            "The name servers; overrules namesrvAddr.",
+        ),
+        flag(
+            "p",
+            "print",
+            "Prints the effective configuration, so that it can be read back.",
+        ),
+        flag(
+            "t",
+            "test",
+            "Checks the configuration: exits with 0 if it is good, else with 2.",
+        ),
     ],
 };
 

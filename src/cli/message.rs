@@ -58,7 +58,9 @@ impl Message {
             stored_ms: record.stored_ms,
             offset_id: record.message_id(),
             body: record.body.to_vec(),
-            properties: pairs.map(|(name, value)| (text(name), text(value))).collect(),
+            properties: pairs
+                .map(|(name, value)| (text(name), text(value)))
+                .collect(),
         }
     }
 
@@ -170,7 +172,10 @@ mod tests {
         let record = stored();
         for len in 1..record.len() {
             assert!(decode_all(&record[..len]).is_err(), "{len}");
-            assert!(decode_all(&[&record, &record[..len]].concat()).is_err(), "{len}");
+            assert!(
+                decode_all(&[&record, &record[..len]].concat()).is_err(),
+                "{len}"
+            );
         }
         for at in [0, 4, 84] {
             let mut changed = record.clone();

@@ -16,8 +16,18 @@ pub const USAGE: Usage = Usage {
             line with `ready` and its address when it serves; SIGTERM and SIGINT stop it.",
     options: &[
         opt("p", "port", "PORT", "The port. Default: 9876."),
-        opt("b", "bind", "ADDRESS", "The local address on which to listen. Default: all."),
-        opt("c", "config", "FILE", "Reads keys from FILE; the other options overrule it."),
+        opt(
+            "b",
+            "bind",
+            "ADDRESS",
+            "The local address on which to listen. Default: all.",
+        ),
+        opt(
+            "c",
+            "config",
+            "FILE",
+            "Reads keys from FILE; the other options overrule it.",
+        ),
     ],
 };
 
@@ -25,8 +35,8 @@ pub fn run(arguments: &[String]) -> Outcome {
     let options = USAGE.parse(arguments)?;
     let (config, warnings) = load(&options)?;
     let signals = server::prepare(&config, &warnings)?;
-    let namesrv = Namesrv::start(settings(&config))
-        .map_err(|error| Failure::System(error.to_string()))?;
+    let namesrv =
+        Namesrv::start(settings(&config)).map_err(|error| Failure::System(error.to_string()))?;
     log::info!("the name server listens on {}", namesrv.address());
     let ready = format!("namesrv {}", namesrv.address());
     let mut current = config;

@@ -92,7 +92,10 @@ mod tests {
 
     #[test]
     fn control_characters_are_escaped_for_a_terminal() {
-        assert_eq!(harmless("a\tü\u{1b}[2J\u{9b}\n".as_bytes()), "a\tü\\u{1b}[2J\\u{9b}\n");
+        assert_eq!(
+            harmless("a\tü\u{1b}[2J\u{9b}\n".as_bytes()),
+            "a\tü\\u{1b}[2J\\u{9b}\n"
+        );
     }
 
     #[test]

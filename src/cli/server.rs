@@ -132,7 +132,11 @@ pub fn serve(
             Some(Signal::Stop) => break,
             Some(Signal::Reload) => on_reload(),
             None if server.is_alive() => {}
-            None => return Err(Failure::System("it ended by itself; the log says why".into())),
+            None => {
+                return Err(Failure::System(
+                    "it ended by itself; the log says why".into(),
+                ));
+            }
         }
     }
     log::info!("stopping");

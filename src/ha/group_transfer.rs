@@ -431,6 +431,7 @@ mod tests {
         assert_eq!(ledger.take_finished(), [("a", Replicated::Yes)]);
         let late = ledger.submit(100, Instant::now(), "b");
         assert_eq!(late, Some(("b", Replicated::Yes)));
+        assert_eq!(ledger.submit(101, Instant::now() + SECOND, "c"), None);
     }
 
     #[test]

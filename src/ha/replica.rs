@@ -445,6 +445,7 @@ mod tests {
             let mut w = world();
             assert_eq!(w.connect(), 0);
             w.receive(&wire[..cut]).expect("the first part continues");
+            assert_eq!(w.reports.last(), Some(&w.log.end()), "and no half record");
             w.receive(&wire[cut..]).expect("the rest continues");
             assert_eq!(w.log.bytes(), master.bytes(), "cut after {cut} bytes");
             assert_eq!(w.reports.last(), Some(&master.end()));

@@ -87,6 +87,8 @@ struct Pending {
     fresh: bool,
     /// Log offset behind the record of the last entry.
     log_end: u64,
+    /// Records since then whose place was taken: they miss elsewhere.
+    displaced: u64,
     tags_code: i64,
     stored_ms: i64,
 }
@@ -249,6 +251,10 @@ impl<'s> Dispatcher<'s> {
     /// Puts a record's entry where its queue offset says.
     fn place(&mut self, view: &RecordView<'_>) -> Result<(), StoreError> {
         if view.queue_id < 0 || !(0..QUEUE_OFFSET_MAX).contains(&view.queue_offset) {
+            let queues = self.pending.get_mut(view.topic);
+            if let Some(known) = queues.and_then(|queues| queues.get_mut(&view.queue_id)) {
+                known.displaced += 1;
+            }
             self.misplaced(view, "impossible");
             return Ok(());
         }
@@ -281,14 +287,14 @@ impl<'s> Dispatcher<'s> {
                 self.gaps.insert((view.topic.into(), view.queue_id));
                 return Ok(());
             }
-            self.fill(view)?;
-            if self.pending_of(view)?.next() != offset {
+            if !self.fill(view)? {
                 return Ok(());
             }
         }
         let pending = self.pending_of(view)?;
         pending.push(entry);
         pending.log_end = entry.log_end();
+        pending.displaced = 0;
         pending.tags_code = entry.tags_code;
         pending.stored_ms = view.stored_ms;
         Ok(())
@@ -334,29 +340,34 @@ impl<'s> Dispatcher<'s> {
                 pending.tags_code = entry.tags_code;
                 pending.stored_ms = view.stored_ms;
             }
-            Some(_) => self.misplaced(view, "taken"),
+            Some(_) => {
+                pending.displaced += 1;
+                self.misplaced(view, "taken");
+            }
         }
         Ok(())
     }
 
     /// Takes the places that records lost from the log had. How many there can have been is
     /// known; a queue offset beyond that is wrong itself, and only its own place is taken.
-    fn fill(&mut self, view: &RecordView<'_>) -> Result<(), StoreError> {
+    /// Returns whether the record may have its place.
+    fn fill(&mut self, view: &RecordView<'_>) -> Result<bool, StoreError> {
         let at = view.physical_offset as u64;
         let from = self.pending_of(view)?.log_end;
         let overlap = |r: &Range<u64>| r.end.min(at).saturating_sub(r.start.max(from));
         let lost: u64 = self.store.lost.iter().map(overlap).sum();
-        let possible = lost.div_ceil(record::RECORD_SIZE_MIN as u64);
         let pending = self.pending_of(view)?;
+        let possible = lost.div_ceil(record::RECORD_SIZE_MIN as u64) + pending.displaced;
         let missing = (view.queue_offset - pending.next()) as u64;
-        let fillers = if missing <= possible { missing } else { 1 };
-        for _ in 0..fillers {
+        let explained = missing <= possible;
+        for _ in 0..if explained { missing } else { 1 } {
             pending.push(QueueEntry::FILLER);
         }
-        if missing > possible {
+        pending.displaced = 0;
+        if !explained {
             self.misplaced(view, "beyond the queue's end");
         }
-        Ok(())
+        Ok(explained)
     }
 
     fn misplaced(&self, view: &RecordView<'_>, what: &str) {
@@ -397,6 +408,7 @@ impl<'s> Dispatcher<'s> {
             entries: Vec::new(),
             fresh: rebuilding && !queue.holds(view.queue_offset),
             log_end: 0,
+            displaced: 0,
             tags_code: 0,
             stored_ms: 0,
         });

@@ -42,7 +42,7 @@ const HEADER_SIZE: usize = 40;
 const SLOT_SIZE: usize = 4;
 const ENTRY_SIZE: usize = 20;
 /// A repair drops the last record's entries; a record seldom has more keys.
-const DROPPED_KEYS_MAX: u32 = 64;
+const DROPPED_KEYS_MAX: u64 = 64;
 /// Digits of a file's name: a time to the millisecond.
 const NAME_DIGITS: usize = 17;
 
@@ -71,9 +71,8 @@ impl Shape {
 
 /// The hash of a key's text, as the original has it: -2^31 has no absolute value and counts 0.
 pub fn key_hash(topic: &str, key: &str) -> u32 {
-    record::java_hash(&format!("{topic}#{key}"))
-        .checked_abs()
-        .unwrap_or(0) as u32
+    let hash = [topic, "#", key].into_iter().fold(0, record::java_hash_on);
+    hash.checked_abs().unwrap_or(0) as u32
 }
 
 /// The keys a record is found by: its unique key, then each of its keys.
@@ -199,17 +198,13 @@ impl IndexFile {
         true
     }
 
-    /// After a crash slots and header may be older than the entries, or newer. What is certain
-    /// is the run of entries that follow the log; the rest is made from it. The last record's
-    /// entries are dropped, since some of its keys may be missing. Returns false if the header
-    /// promised more than there is.
-    fn repair(
+    /// Makes slots and header anew from the first `sound` entries; after a crash they may be
+    /// older than the entries, or newer.
+    fn rebuild(
         &self,
-        log_end: u64,
+        sound: u32,
         stored_ms: &dyn Fn(u64) -> Option<i64>,
-    ) -> Result<bool, StoreError> {
-        let promised = self.count();
-        let sound = self.sound_entries(log_end);
+    ) -> Result<(), StoreError> {
         let begin = match self.begin_ms() {
             0 if sound > 0 => stored_ms(self.entry(1).log_offset as u64).unwrap_or(0),
             begin => begin,
@@ -232,30 +227,35 @@ impl IndexFile {
             let end = stored_ms(last.log_offset as u64).unwrap_or(estimate);
             self.table.set_i64(END_TIME, end);
         }
-        // The record that was dropped accounts for a few; losing more means a hole.
-        Ok(promised <= sound + 1 + DROPPED_KEYS_MAX)
+        Ok(())
     }
 
-    /// How many entries follow the log, without those of the last record among them.
+    /// How many entries follow the log: what is certain after a crash.
     fn sound_entries(&self, log_end: u64) -> u32 {
-        let (mut newest, mut kept) = (-1, 0);
+        let mut newest = 0;
         for number in 1..self.shape.entries {
             let entry = self.entry(number);
             let sound = entry.hash <= i32::MAX as u32
                 && entry.seconds >= 0
-                && entry.log_offset >= newest.max(0)
+                && entry.log_offset >= newest
                 && (entry.log_offset as u64) < log_end
                 && entry.previous < number;
             let zero = entry.hash == 0 && entry.log_offset == 0 && entry.previous == 0;
             if !sound || zero {
-                break;
-            }
-            if entry.log_offset != newest {
-                kept = number - 1;
+                return number - 1;
             }
             newest = entry.log_offset;
         }
-        kept
+        self.shape.entries - 1
+    }
+
+    /// `sound` without the entries of the last record among them.
+    fn without_last_record(&self, sound: u32) -> u32 {
+        let last = self.entry(sound).log_offset;
+        let kept = (1..=sound)
+            .rev()
+            .find(|&number| self.entry(number).log_offset != last);
+        kept.unwrap_or(0)
     }
 
     fn sync(&self) -> Result<(), StoreError> {
@@ -321,30 +321,53 @@ impl Index {
         Some(filled.end_offset())
     }
 
-    /// After a crash: makes every file sound that was not full and on the disk before. Returns
-    /// false if entries are missing that the last record indexed does not account for.
+    /// After a crash: keeps the entries that follow the log without a hole, and drops those of
+    /// the last record, since some of its keys may be missing. Returns false if more is gone
+    /// than that record accounts for.
     pub fn repair(
         &self,
         log_end: u64,
         stored_ms: &dyn Fn(u64) -> Option<i64>,
     ) -> Result<bool, StoreError> {
-        let mut complete = true;
-        for file in self.all() {
-            if file.end_ms() > self.full_ms()
-                || file.end_offset() >= log_end as i64
-                || !file.is_full()
-            {
-                complete &= file.repair(log_end, stored_ms)?;
-            }
-        }
-        // A file without an entry says nothing, unless it is the only one.
         let mut files = self.files.write().unwrap_or_else(PoisonError::into_inner);
-        while files.len() > 1 && files.last().is_some_and(|file| file.count() <= 1) {
-            if let Some(file) = files.pop() {
-                remove(file.table.path())?;
+        let promised: u64 = files.iter().map(|file| u64::from(file.count())).sum();
+        let trusted = |file: &IndexFile| {
+            let on_disk = file.is_full() && file.end_ms() <= self.full_ms();
+            on_disk && file.end_offset() < log_end as i64
+        };
+        let mut sound = Vec::new();
+        for file in files.iter() {
+            let full = self.shape.entries - 1;
+            let count = if trusted(file) {
+                full
+            } else {
+                file.sound_entries(log_end)
+            };
+            sound.push(count);
+            if count < full {
+                break; // nothing behind a hole counts
             }
         }
-        Ok(complete)
+        while files.len() > sound.len() {
+            remove_last(&mut files)?;
+        }
+        // The last record may have entries at the end of one file and the start of the next.
+        while let (Some(file), Some(count)) = (files.last(), sound.last_mut()) {
+            *count = file.without_last_record(*count);
+            if *count > 0 || files.len() == 1 {
+                file.rebuild(*count, stored_ms)?;
+                break;
+            }
+            remove_last(&mut files)?;
+            sound.pop();
+        }
+        for (file, count) in files.iter().zip(&sound).rev().skip(1) {
+            if !trusted(file) {
+                file.rebuild(*count, stored_ms)?;
+            }
+        }
+        let kept: u64 = sound.iter().map(|count| u64::from(*count)).sum();
+        Ok(promised <= kept + sound.len() as u64 + DROPPED_KEYS_MAX)
     }
 
     /// Forgets everything; the next `put` starts anew.
@@ -445,7 +468,10 @@ impl Index {
     }
 
     fn last_file(&self) -> Result<Arc<IndexFile>, StoreError> {
-        let last = self.all().pop();
+        let last = {
+            let files = self.files.read().unwrap_or_else(PoisonError::into_inner);
+            files.last().cloned()
+        };
         match last {
             Some(file) => Ok(file),
             None => self.create(None),
@@ -511,6 +537,10 @@ fn time_name(ms: i64) -> u64 {
     let date = c.year as u64 * 10_000 + u64::from(c.month * 100 + c.day);
     let time = u64::from(c.hour * 10_000 + c.minute * 100 + c.second);
     (date * 1_000_000 + time) * 1000 + u64::from(c.millis)
+}
+
+fn remove_last(files: &mut Vec<Arc<IndexFile>>) -> Result<(), StoreError> {
+    files.pop().map_or(Ok(()), |file| remove(file.table.path()))
 }
 
 fn remove(path: &Path) -> Result<(), StoreError> {

@@ -7,7 +7,7 @@
 //! | `file_chain`  | equal-sized files as one address space                            |
 //! | `record`      | one stored message; `properties` is the last part of it           |
 //! | `commit_log`  | append on a master, append of a master's bytes on a slave, read   |
-//! | `consume_queue` `index` | what is derived from the log                            |
+//! | `consume_queue` `queue_table` `index` | what is derived from the log               |
 //! | `dispatch`    | the walk that derives it, and its thread                          |
 //! | `flush` `cleanup` `checkpoint` | what reaches the disk, and what leaves it        |
 //! | `recovery`    | where the log ends after a crash                                  |
@@ -29,6 +29,7 @@ pub mod mapped_file;
 mod open;
 pub mod properties;
 pub mod pull;
+mod queue_table;
 pub mod record;
 pub mod recovery;
 
@@ -51,9 +52,9 @@ pub use mapped_file::Chunk;
 pub use pull::{PullLimits, PullStatus, Pulled};
 pub use record::Message;
 
-use consume_queue::QueueTable;
 use dispatch::Counters;
 use index::Index;
+use queue_table::QueueTable;
 use record::{Prepared, RecordView};
 
 type ArrivalHook = Arc<dyn Fn(&[Arrival]) + Send + Sync>;

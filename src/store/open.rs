@@ -10,11 +10,12 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use super::checkpoint::Checkpoint;
 use super::commit_log::{CommitLog, QueueOffsets};
 use super::config::StoreConfig;
-use super::consume_queue::{ENTRY_SIZE, QueueTable, sub_directories};
+use super::consume_queue::ENTRY_SIZE;
 use super::dispatch::{self, Counters, Dispatcher, QueueName, Scope};
 use super::error::StoreError;
 use super::index::{Index, Shape};
 use super::mapped_file::sync_parent;
+use super::queue_table::{QueueTable, sub_directories};
 use super::record::RecordView;
 use super::recovery::{self, Kept, LogFiles};
 use super::{Stop, Store, cleanup, flush, layout};
@@ -312,7 +313,7 @@ fn check(config: &StoreConfig) -> Result<(), StoreError> {
         return refuse("mappedFileSizeCommitLog must be 4096 to 2147483647");
     }
     let size = config.queue_file_size;
-    if size == 0 || size % ENTRY_SIZE as u64 != 0 || size > i32::MAX as u64 {
+    if size == 0 || !size.is_multiple_of(ENTRY_SIZE as u64) || size > i32::MAX as u64 {
         return refuse("mappedFileSizeConsumeQueue must be a multiple of 20 up to 2147483647");
     }
     if config.hash_slots == 0 || config.index_entries < 2 {

@@ -4,7 +4,7 @@ use super::consume_queue::{ConsumeQueue, ENTRY_SIZE, QueueEntry};
 use super::dispatch::Counters;
 use super::error::StoreError;
 use super::mapped_file::Chunk;
-use super::record::{self, Flaw, VerifyMode};
+use super::record::{self, VerifyMode};
 use super::{QueueBounds, Store, index};
 
 /// Most queue entries that one pull looks at.
@@ -232,11 +232,7 @@ impl Store {
             return self.first_stored(&queue, min, max, |stored| stored >= time_ms);
         }
         let after = self.first_stored(&queue, min, max, |stored| stored > time_ms);
-        if after == max {
-            max
-        } else {
-            (after - 1).max(min)
-        }
+        (after - 1).max(min)
     }
 
     /// Store times do not fall within a queue while the clock does not, so this searches binary.
@@ -309,9 +305,4 @@ impl Store {
         );
         found
     }
-}
-
-/// A flaw that a tool shows for the record at an offset, if it has one.
-pub fn flaw_of(chunk: &Chunk) -> Option<Flaw> {
-    record::verify(chunk, chunk.start(), VerifyMode::Full).err()
 }

@@ -534,7 +534,12 @@ pub fn peek_offsets(bytes: &[u8]) -> Option<(i64, i64)> {
 
 /// Java's `String.hashCode`: over UTF-16 units, in wrapping 32-bit arithmetic.
 pub fn java_hash(text: &str) -> i32 {
-    text.encode_utf16().fold(0i32, |hash, unit| {
+    java_hash_on(0, text)
+}
+
+/// The hash of a text that begins with one whose hash is known, and goes on with `text`.
+pub fn java_hash_on(hash: i32, text: &str) -> i32 {
+    text.encode_utf16().fold(hash, |hash, unit| {
         hash.wrapping_mul(31).wrapping_add(i32::from(unit))
     })
 }

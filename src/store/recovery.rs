@@ -18,10 +18,10 @@ use rustix::fs::SeekFrom;
 
 use super::checkpoint::Checkpoint;
 use super::config::StoreConfig;
-use super::consume_queue::QueueTable;
 use super::error::StoreError;
 use super::file_chain::{self, Found};
 use super::mapped_file::{Appender, MappedFile, punch};
+use super::queue_table::QueueTable;
 use super::record::{self, Flaw, Inspection};
 use crate::base::clock;
 

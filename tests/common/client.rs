@@ -229,7 +229,7 @@ pub fn messages(mut body: &[u8]) -> Vec<Got> {
             topic: record.topic.to_owned(),
             queue: record.queue_id,
             offset: record.queue_offset,
-            log_offset: record.log_offset as i64,
+            log_offset: record.physical_offset,
             body: record.body.to_vec(),
             properties: String::from_utf8_lossy(record.properties).into_owned(),
             raw: raw.to_vec(),

@@ -31,7 +31,12 @@ pub const USAGE: Usage = Usage {
             cannot be faster.",
     options: &[
         opt("", "size", "BYTES", "The size of a message. Default: 1024."),
-        opt("w", "window", "N", "Messages that may be unacknowledged, up to 1024. Default: 1."),
+        opt(
+            "w",
+            "window",
+            "N",
+            "Messages that may be unacknowledged, up to 1024. Default: 1.",
+        ),
         SECONDS,
         COUNT,
         PIDS,
@@ -64,10 +69,15 @@ pub fn run(arguments: &[String]) -> Outcome {
     let (used, count) = (watch.finish(), times.count() as f64);
     let mut report = Report::new("chain");
     report.add("size", size).add("window", window);
-    report.add("messages", times.count()).number("seconds", elapsed);
+    report
+        .add("messages", times.count())
+        .number("seconds", elapsed);
     report.number("perSecond", count / elapsed);
     report.number("cpuUsPerMessage", used.own() * 1e6 / count);
-    report.times("latencyUs", &times).cpu(&used).write(options.has("json"))?;
+    report
+        .times("latencyUs", &times)
+        .cpu(&used)
+        .write(options.has("json"))?;
     Ok(Done::Fine)
 }
 
@@ -119,8 +129,10 @@ fn relay(client: TcpStream, slave: TcpStream) -> io::Result<()> {
     let mut client = mio::net::TcpStream::from_std(client);
     let mut slave = mio::net::TcpStream::from_std(slave);
     let mut poll = Poll::new()?;
-    poll.registry().register(&mut client, CLIENT, Interest::READABLE)?;
-    poll.registry().register(&mut slave, SLAVE, Interest::READABLE)?;
+    poll.registry()
+        .register(&mut client, CLIENT, Interest::READABLE)?;
+    poll.registry()
+        .register(&mut slave, SLAVE, Interest::READABLE)?;
     let mut events = Events::with_capacity(4);
     let mut buffer = vec![0_u8; BUFFER];
     let mut reports: Vec<u8> = Vec::new();
@@ -195,7 +207,10 @@ mod tests {
     #[test]
     fn every_message_of_a_chain_is_acknowledged() {
         for window in [1, 7] {
-            let limit = Limit { seconds: None, count: Some(100) };
+            let limit = Limit {
+                seconds: None,
+                count: Some(100),
+            };
             let times = measure(100, window, limit).expect("a whole chain");
             assert_eq!(times.count(), 100, "{window}");
         }

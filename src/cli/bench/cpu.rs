@@ -40,7 +40,10 @@ impl CpuWatch {
                 .ok_or_else(|| Failure::usage(format!("there is no process {pid:?}")))?;
             processes.push((pid.to_owned(), seconds));
         }
-        Ok(CpuWatch { processes, machine: machine() })
+        Ok(CpuWatch {
+            processes,
+            machine: machine(),
+        })
     }
 
     pub fn finish(self) -> CpuUse {
@@ -51,7 +54,11 @@ impl CpuWatch {
             (pid, seconds)
         };
         let processes: Vec<_> = self.processes.into_iter().map(used).collect();
-        let known: f64 = processes.iter().map(|(_, seconds)| seconds).filter(|s| !s.is_nan()).sum();
+        let known: f64 = processes
+            .iter()
+            .map(|(_, seconds)| seconds)
+            .filter(|s| !s.is_nan())
+            .sum();
         CpuUse {
             processes,
             others: (now.busy - self.machine.busy - known).max(0.0),
@@ -66,8 +73,11 @@ impl CpuUse {
     }
 
     pub fn to_json(&self) -> Value {
-        let mut seconds: Map<String, Value> =
-            self.processes.iter().map(|(pid, used)| (pid.clone(), rounded(*used))).collect();
+        let mut seconds: Map<String, Value> = self
+            .processes
+            .iter()
+            .map(|(pid, used)| (pid.clone(), rounded(*used)))
+            .collect();
         seconds.insert("others".to_owned(), rounded(self.others));
         seconds.insert("steal".to_owned(), rounded(self.steal));
         Value::Object(seconds)
@@ -95,13 +105,17 @@ fn parse_process(text: &str) -> Option<f64> {
 }
 
 fn machine() -> Machine {
-    fs::read_to_string("/proc/stat").map_or_else(|_| Machine::default(), |text| parse_machine(&text))
+    fs::read_to_string("/proc/stat")
+        .map_or_else(|_| Machine::default(), |text| parse_machine(&text))
 }
 
 /// The first line: user, nice, system, idle, iowait, irq, softirq, steal.
 fn parse_machine(text: &str) -> Machine {
     let line = text.lines().next().unwrap_or("");
-    let fields = line.split_whitespace().skip(1).map_while(|field| field.parse::<f64>().ok());
+    let fields = line
+        .split_whitespace()
+        .skip(1)
+        .map_while(|field| field.parse::<f64>().ok());
     match fields.collect::<Vec<_>>()[..] {
         [user, nice, system, _idle, _iowait, irq, softirq, steal, ..] => Machine {
             busy: (user + nice + system + irq + softirq) / TICKS_PER_SECOND,
@@ -121,7 +135,13 @@ mod tests {
         assert_eq!(parse_process(stat), Some(2.0));
         assert_eq!(parse_process("nonsense"), None);
         let text = "cpu  100 10 200 5000 7 20 30 40 0 0\ncpu0 1 2 3\n";
-        assert_eq!(parse_machine(text), Machine { busy: 3.6, steal: 0.4 });
+        assert_eq!(
+            parse_machine(text),
+            Machine {
+                busy: 3.6,
+                steal: 0.4
+            }
+        );
     }
 
     #[test]

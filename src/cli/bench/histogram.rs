@@ -16,7 +16,11 @@ pub struct Histogram {
 
 impl Default for Histogram {
     fn default() -> Self {
-        Histogram { buckets: vec![0; BUCKETS], count: 0, max: 0 }
+        Histogram {
+            buckets: vec![0; BUCKETS],
+            count: 0,
+            max: 0,
+        }
     }
 }
 
@@ -101,7 +105,10 @@ mod tests {
             half.record(Duration::from_micros(micros));
         }
         odd.add(&even);
-        assert_eq!((odd.count(), odd.max()), (1000, Duration::from_micros(1000)));
+        assert_eq!(
+            (odd.count(), odd.max()),
+            (1000, Duration::from_micros(1000))
+        );
         for (share, want) in [(0.5, 500.0), (0.99, 990.0), (0.999, 999.0), (1.0, 1000.0)] {
             let found = odd.quantile(share).as_nanos() as f64 / 1000.0;
             assert!((want..=want * 1.01).contains(&found), "{share}: {found}");

@@ -21,8 +21,12 @@ pub use histogram::Histogram;
 
 pub const USAGES: &[&Usage] = &[&send::USAGE, &pull::USAGE, &pipe::USAGE, &chain::USAGE];
 
-const SECONDS: Opt =
-    opt("s", "seconds", "SECONDS", "How long to go on. Default: 5, unless --count is there.");
+const SECONDS: Opt = opt(
+    "s",
+    "seconds",
+    "SECONDS",
+    "How long to go on. Default: 5, unless --count is there.",
+);
 const COUNT: Opt = opt("", "count", "N", "Ends after N messages.");
 const CONNECTIONS: Opt = opt(
     "c",
@@ -41,14 +45,18 @@ const SECONDS_DEFAULT: Duration = Duration::from_secs(5);
 
 pub fn run(arguments: &[String]) -> Outcome {
     let Some((kind, rest)) = arguments.split_first() else {
-        return Err(Failure::usage("what shall be measured: send, pull, pipe or chain?"));
+        return Err(Failure::usage(
+            "what shall be measured: send, pull, pipe or chain?",
+        ));
     };
     match kind.as_str() {
         "send" => send::run(rest),
         "pull" => pull::run(rest),
         "pipe" => pipe::run(rest),
         "chain" => chain::run(rest),
-        _ => Err(Failure::usage(format!("{kind:?} is none of send, pull, pipe and chain"))),
+        _ => Err(Failure::usage(format!(
+            "{kind:?} is none of send, pull, pipe and chain"
+        ))),
     }
 }
 
@@ -61,11 +69,18 @@ struct Limit {
 
 impl Limit {
     fn of(options: &Options) -> Result<Limit, Failure> {
-        let limit = Limit { seconds: options.seconds("seconds")?, count: options.count("count")? };
+        let limit = Limit {
+            seconds: options.seconds("seconds")?,
+            count: options.count("count")?,
+        };
         Ok(match limit {
-            Limit { seconds: None, count: None } => {
-                Limit { seconds: Some(SECONDS_DEFAULT), ..limit }
-            }
+            Limit {
+                seconds: None,
+                count: None,
+            } => Limit {
+                seconds: Some(SECONDS_DEFAULT),
+                ..limit
+            },
             _ => limit,
         })
     }
@@ -73,12 +88,17 @@ impl Limit {
     /// The share of one of `parts` that do the same.
     fn part(self, index: u64, parts: u64) -> Limit {
         let share = |count: u64| count / parts + u64::from(index < count % parts);
-        Limit { count: self.count.map(share), ..self }
+        Limit {
+            count: self.count.map(share),
+            ..self
+        }
     }
 
     fn is_over(self, started: Instant, done: u64) -> bool {
         self.count.is_some_and(|count| done >= count)
-            || self.seconds.is_some_and(|seconds| started.elapsed() >= seconds)
+            || self
+                .seconds
+                .is_some_and(|seconds| started.elapsed() >= seconds)
     }
 }
 
@@ -120,7 +140,10 @@ impl Tally {
 
     /// Seconds to the last answer; what was waited for in vain does not count.
     fn seconds_since(&self, started: Instant) -> f64 {
-        self.last_answer.unwrap_or_else(Instant::now).duration_since(started).as_secs_f64()
+        self.last_answer
+            .unwrap_or_else(Instant::now)
+            .duration_since(started)
+            .as_secs_f64()
     }
 
     /// Negative if anything was not answered as it should be.
@@ -142,18 +165,27 @@ mod tests {
 
     #[test]
     fn the_parts_of_a_count_add_up() {
-        let limit = Limit { seconds: None, count: Some(10) };
+        let limit = Limit {
+            seconds: None,
+            count: Some(10),
+        };
         let parts: Vec<_> = (0..4).map(|index| limit.part(index, 4).count).collect();
         assert_eq!(parts, [Some(3), Some(3), Some(2), Some(2)]);
     }
 
     #[test]
     fn an_answer_that_is_missing_or_bad_is_a_negative_result() {
-        let mut tally = Tally { codes: BTreeMap::from([(0, 5)]), ..Tally::default() };
+        let mut tally = Tally {
+            codes: BTreeMap::from([(0, 5)]),
+            ..Tally::default()
+        };
         assert_eq!(tally.judge(is_success), Done::Fine);
         tally.unanswered = 1;
         assert_eq!(tally.judge(is_success), Done::Negative);
-        let bad = Tally { codes: BTreeMap::from([(12, 1)]), ..Tally::default() };
+        let bad = Tally {
+            codes: BTreeMap::from([(12, 1)]),
+            ..Tally::default()
+        };
         tally = Tally::default();
         tally.add(&bad);
         assert_eq!(tally.judge(is_success), Done::Negative);

@@ -42,13 +42,21 @@ pub fn run(arguments: &[String]) -> Outcome {
     let started = Instant::now();
     let reading = thread::spawn(move || drain(receiver));
     let writes = fill(sender, seconds).map_err(system)?;
-    let (bytes, reads) = reading.join().expect("a panic ends the process").map_err(system)?;
+    let (bytes, reads) = reading
+        .join()
+        .expect("a panic ends the process")
+        .map_err(system)?;
     let elapsed = started.elapsed().as_secs_f64();
     let used = watch.finish();
     let mut report = Report::new("pipe");
-    report.add("frame", FRAME).add("framesPerWrite", FRAMES_PER_WRITE).add("receive", RECEIVE);
+    report
+        .add("frame", FRAME)
+        .add("framesPerWrite", FRAMES_PER_WRITE)
+        .add("receive", RECEIVE);
     report.add("writes", writes).add("reads", reads);
-    report.number("seconds", elapsed).number("gb", bytes as f64 / 1e9);
+    report
+        .number("seconds", elapsed)
+        .number("gb", bytes as f64 / 1e9);
     report.number("mbPerSecond", bytes as f64 / 1e6 / elapsed);
     report.number("cpuSecondsPerGb", used.own() / (bytes as f64 / 1e9));
     report.cpu(&used).write(options.has("json"))?;

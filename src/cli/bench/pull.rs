@@ -78,8 +78,13 @@ pub fn run(arguments: &[String]) -> Outcome {
         Ok::<_, Failure>((tally, watch.finish(), elapsed))
     })?;
     let mut report = Report::new("pull");
-    report.add("connections", job.connections).add("queues", job.queues.len());
-    report.add("messages", tally.messages).add("pulls", tally.sent).number("seconds", elapsed);
+    report
+        .add("connections", job.connections)
+        .add("queues", job.queues.len());
+    report
+        .add("messages", tally.messages)
+        .add("pulls", tally.sent)
+        .number("seconds", elapsed);
     report.number("perSecond", tally.messages as f64 / elapsed);
     report.number("mbPerSecond", tally.bytes as f64 / 1e6 / elapsed);
     report.times("pullUs", &tally.latency);
@@ -98,9 +103,14 @@ fn is_ordinary(code: i32) -> bool {
 impl Job {
     fn of(options: &Options) -> Result<Job, Failure> {
         let peers = Peers::of(options)?;
-        let topic = options.text("topic").unwrap_or_else(|| "BenchTopic".to_owned());
+        let topic = options
+            .text("topic")
+            .unwrap_or_else(|| "BenchTopic".to_owned());
         let queues = find_queues(&peers, &topic)?;
-        if queues.iter().all(|queue| queue.bounds.min == queue.bounds.max) {
+        if queues
+            .iter()
+            .all(|queue| queue.bounds.min == queue.bounds.max)
+        {
             return Err(Failure::peer(format!("the topic {topic} has no messages")));
         }
         let connections = options.count("connections")?.unwrap_or(1) as usize;
@@ -112,7 +122,10 @@ impl Job {
                 topic,
                 tags: "*".to_owned(),
             },
-            limit: Limit { seconds: options.seconds("seconds")?, count: options.count("count")? },
+            limit: Limit {
+                seconds: options.seconds("seconds")?,
+                count: options.count("count")?,
+            },
             timeout: peers.timeout,
         })
     }
@@ -146,7 +159,10 @@ impl Job {
         let mut offset = min;
         while offset < max && !limit.is_over(started, tally.messages) {
             let asked_at = Instant::now();
-            wire.post(self.subscription.pull_request(queue_id, offset, None), tally.sent as i32);
+            wire.post(
+                self.subscription.pull_request(queue_id, offset, None),
+                tally.sent as i32,
+            );
             wire.flush()?;
             tally.sent += 1;
             let reply = loop {
@@ -161,7 +177,10 @@ impl Job {
             tally.answered(reply.code(), asked_at.elapsed());
             tally.messages += count_records(reply.body());
             tally.bytes += reply.body().len() as u64;
-            let next = reply.ext().parse_or("nextBeginOffset", offset).unwrap_or(offset);
+            let next = reply
+                .ext()
+                .parse_or("nextBeginOffset", offset)
+                .unwrap_or(offset);
             if next <= offset {
                 return Ok(());
             }
@@ -181,9 +200,16 @@ fn find_queues(peers: &Peers, topic: &str) -> Result<Vec<Queue>, Failure> {
         };
         let mut client = peers.connect(address)?;
         let found = topic_queues(&mut client, topic, peers.timeout)?.unwrap_or_default();
-        queues.extend(found.into_iter().map(|bounds| Queue { address: address.clone(), bounds }));
+        queues.extend(found.into_iter().map(|bounds| Queue {
+            address: address.clone(),
+            bounds,
+        }));
     }
-    if queues.is_empty() { Err(nobody()) } else { Ok(queues) }
+    if queues.is_empty() {
+        Err(nobody())
+    } else {
+        Ok(queues)
+    }
 }
 
 /// Records by their sizes, as a client that hands them on later would find them.

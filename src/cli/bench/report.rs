@@ -14,7 +14,9 @@ pub struct Report {
 
 impl Report {
     pub fn new(bench: &'static str) -> Report {
-        Report { figures: vec![("bench", json!(bench))] }
+        Report {
+            figures: vec![("bench", json!(bench))],
+        }
     }
 
     pub fn add(&mut self, name: &'static str, value: impl Into<Value>) -> &mut Report {
@@ -47,7 +49,8 @@ impl Report {
     pub fn codes(&mut self, tally: &Tally) -> &mut Report {
         let pair = |(code, count): (&i32, &u64)| (code.to_string(), json!(count));
         let codes: Map<String, Value> = tally.codes.iter().map(pair).collect();
-        self.add("codes", Value::Object(codes)).add("unanswered", tally.unanswered)
+        self.add("codes", Value::Object(codes))
+            .add("unanswered", tally.unanswered)
     }
 
     pub fn cpu(&mut self, used: &CpuUse) -> &mut Report {
@@ -64,7 +67,11 @@ impl Report {
 
     fn to_json(&self) -> Value {
         let figures = self.figures.iter();
-        Value::Object(figures.map(|(name, value)| ((*name).to_owned(), value.clone())).collect())
+        Value::Object(
+            figures
+                .map(|(name, value)| ((*name).to_owned(), value.clone()))
+                .collect(),
+        )
     }
 
     /// Plain figures on the first line, groups of figures on a line each.
@@ -97,15 +104,27 @@ mod tests {
     fn a_report_is_one_object_or_a_few_lines() {
         let mut latency = Histogram::default();
         latency.record(Duration::from_micros(50));
-        let tally = Tally { codes: BTreeMap::from([(0, 7), (12, 1)]), ..Tally::default() };
+        let tally = Tally {
+            codes: BTreeMap::from([(0, 7), (12, 1)]),
+            ..Tally::default()
+        };
         let mut report = Report::new("send");
-        report.add("connections", 2).number("perSecond", 1234.56).number("cpu", 0.12345);
+        report
+            .add("connections", 2)
+            .number("perSecond", 1234.56)
+            .number("cpu", 0.12345);
         report.times("latencyUs", &latency).codes(&tally);
         let value = report.to_json();
         assert_eq!(value["perSecond"], 1235.0);
-        assert_eq!((&value["latencyUs"]["max"], &value["codes"]["12"]), (&json!(50.0), &json!(1)));
+        assert_eq!(
+            (&value["latencyUs"]["max"], &value["codes"]["12"]),
+            (&json!(50.0), &json!(1))
+        );
         let text = report.to_text();
-        assert!(text.starts_with("bench=send connections=2 perSecond=1235.0 cpu=0.123 "), "{text}");
+        assert!(
+            text.starts_with("bench=send connections=2 perSecond=1235.0 cpu=0.123 "),
+            "{text}"
+        );
         assert!(text.contains("\n  codes 0=7 12=1\n"), "{text}");
     }
 }

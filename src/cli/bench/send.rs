@@ -31,17 +31,31 @@ pub const USAGE: Usage = Usage {
         NAMESRV,
         BROKER,
         opt("t", "topic", "TOPIC", "The topic. Default: BenchTopic."),
-        opt("", "queues", "N", "With --broker: how many queues to send to in turn. Default: 4."),
+        opt(
+            "",
+            "queues",
+            "N",
+            "With --broker: how many queues to send to in turn. Default: 4.",
+        ),
         opt("", "size", "BYTES", "The size of a body. Default: 1024."),
         CONNECTIONS,
-        opt("w", "window", "N", "Unanswered requests a connection. Default: 1."),
+        opt(
+            "w",
+            "window",
+            "N",
+            "Unanswered requests a connection. Default: 1.",
+        ),
         opt(
             "r",
             "rate",
             "N",
             "Messages a second over all connections, on a fixed schedule; there is no window then.",
         ),
-        flag("", "no-wait", "Asks the broker not to wait for the disk or a slave (WAIT=false)."),
+        flag(
+            "",
+            "no-wait",
+            "Asks the broker not to wait for the disk or a slave (WAIT=false).",
+        ),
         SECONDS,
         COUNT,
         PIDS,
@@ -96,15 +110,22 @@ pub fn run(arguments: &[String]) -> Outcome {
     })?;
     let mut report = Report::new("send");
     report.add("loop", if job.rate.is_some() { "open" } else { "closed" });
-    report.add("connections", job.connections).add("size", job.body.len());
+    report
+        .add("connections", job.connections)
+        .add("size", job.body.len());
     match job.rate {
         Some(rate) => report.number("rate", rate),
         None => report.add("window", job.window),
     };
     let answered = tally.latency.count() as f64;
-    report.add("messages", tally.sent).number("seconds", elapsed);
+    report
+        .add("messages", tally.sent)
+        .number("seconds", elapsed);
     report.number("perSecond", answered / elapsed);
-    report.number("mbPerSecond", answered * job.body.len() as f64 / 1e6 / elapsed);
+    report.number(
+        "mbPerSecond",
+        answered * job.body.len() as f64 / 1e6 / elapsed,
+    );
     report.times("latencyUs", &tally.latency);
     if job.rate.is_some() {
         report.times("sentLateUs", &tally.lateness);
@@ -124,12 +145,19 @@ impl Job {
         if rate.is_some_and(|rate| !rate.is_finite() || rate <= 0.0) {
             return Err(Failure::usage("--rate has to be more than 0"));
         }
-        let topic = options.text("topic").unwrap_or_else(|| "BenchTopic".to_owned());
+        let topic = options
+            .text("topic")
+            .unwrap_or_else(|| "BenchTopic".to_owned());
         let mut targets = peers.targets(&topic, None)?;
         if let [Target { queue_id: -1, .. }] = targets[..] {
             let queues = options.count("queues")?.unwrap_or(4) as i32;
             let one = targets.remove(0);
-            targets = (0..queues).map(|queue_id| Target { queue_id, ..one.clone() }).collect();
+            targets = (0..queues)
+                .map(|queue_id| Target {
+                    queue_id,
+                    ..one.clone()
+                })
+                .collect();
         }
         Ok(Job {
             body: (b'a'..=b'z').cycle().take(size).collect(),
@@ -166,8 +194,12 @@ impl Job {
         addresses.sort_unstable();
         addresses.dedup();
         let address = addresses[index % addresses.len()];
-        let mut targets: Vec<Target> =
-            self.targets.iter().filter(|target| target.address == address).cloned().collect();
+        let mut targets: Vec<Target> = self
+            .targets
+            .iter()
+            .filter(|target| target.address == address)
+            .cloned()
+            .collect();
         // So that connections do not all begin with the same queue.
         let count = targets.len();
         targets.rotate_left(index % count);

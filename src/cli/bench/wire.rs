@@ -81,7 +81,8 @@ impl Wire {
         let end = self.input.len();
         self.input.resize(end + READ_SIZE, 0);
         let read = self.stream.read(&mut self.input[end..]);
-        self.input.truncate(end + read.as_ref().map_or(0, |count| *count));
+        self.input
+            .truncate(end + read.as_ref().map_or(0, |count| *count));
         match read {
             Ok(0) => Err(self.failed(&io::ErrorKind::UnexpectedEof.into())),
             Ok(_) => Ok(true),
