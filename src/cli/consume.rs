@@ -109,6 +109,13 @@ struct Position {
     end: i64,
 }
 
+/// What there is to read, and what could not be reached.
+struct Opened {
+    groups: Vec<BrokerGroup>,
+    positions: Vec<Position>,
+    failure: Option<Failure>,
+}
+
 enum Event {
     Pulled(Position, Pulled),
     Stop,
@@ -118,7 +125,11 @@ pub fn run(arguments: &[String]) -> Outcome {
     let options = USAGE.parse(arguments)?;
     let plan = Plan::of(&options)?;
     let limit = options.count("count")?;
-    let (groups, positions, failure) = open(&plan)?;
+    let Opened {
+        groups,
+        positions,
+        failure,
+    } = open(&plan)?;
     let mut sink = Sink::new(&plan, &groups, options.has("json"), limit);
     let result = match plan.follow {
         true => follow(&plan, groups, positions, &mut sink),
@@ -168,7 +179,7 @@ impl Start {
 
 /// The queues to read and where. Brokers that cannot be reached are left out and are the command's
 /// failure at its end, unless nobody can.
-fn open(plan: &Plan) -> Result<(Vec<BrokerGroup>, Vec<Position>, Option<Failure>), Failure> {
+fn open(plan: &Plan) -> Result<Opened, Failure> {
     let topic = &plan.subscription.topic;
     let nobody = || Failure::peer(format!("no broker has the topic {topic}"));
     let route = plan.peers.route(topic)?.ok_or_else(nobody)?;
@@ -190,7 +201,11 @@ fn open(plan: &Plan) -> Result<(Vec<BrokerGroup>, Vec<Position>, Option<Failure>
     }
     match (known, failure) {
         (false, failure) => Err(failure.unwrap_or_else(nobody)),
-        (true, failure) => Ok((groups, positions, failure)),
+        (true, failure) => Ok(Opened {
+            groups,
+            positions,
+            failure,
+        }),
     }
 }
 
@@ -467,12 +482,14 @@ impl Sink<'_> {
     fn commit(&mut self) -> Outcome {
         self.committed_at = Instant::now();
         let (subscription, timeout) = (&self.plan.subscription, self.plan.peers.timeout);
-        while self.plan.commits
-            && let Some((&(group, queue_id), &offset)) = self.written.first_key_value()
-        {
-            self.committers[group]
-                .ask(|client| commit_offset(client, subscription, queue_id, offset, timeout))?;
-            self.written.pop_first();
+        if !self.plan.commits {
+            return Ok(Done::Fine);
+        }
+        // All of them every time: the last may have gone to a slave, and the master is back now.
+        for (&(group, queue_id), &offset) in &self.written {
+            self.committers[group].ask(|client| {
+                commit_offset(client, subscription, queue_id, offset, timeout)
+            })?;
         }
         Ok(Done::Fine)
     }

@@ -272,20 +272,22 @@ impl GroupReader {
         Err(last)
     }
 
+    /// A connection that was made earlier may have died with a broker that is back by now: the
+    /// question is asked once more on a fresh one. It never does harm twice.
     fn ask_one<T>(
         &mut self,
         id: i64,
         question: impl Fn(&mut Client) -> Result<T, ClientError>,
     ) -> Result<T, ClientError> {
-        if !self.connections.contains_key(&id) {
-            let client = Client::connect(&self.group.addresses[&id], self.timeout)?;
-            self.connections.insert(id, client);
+        if let Some(client) = self.connections.get_mut(&id) {
+            match question(client) {
+                Err(ClientError::Io(..)) => {}
+                other => return other,
+            }
         }
-        question(
-            self.connections
-                .get_mut(&id)
-                .expect("it was just put there"),
-        )
+        let client = Client::connect(&self.group.addresses[&id], self.timeout)?;
+        self.connections.remove(&id);
+        question(self.connections.entry(id).or_insert(client))
     }
 
     fn candidates(&self) -> Vec<i64> {
