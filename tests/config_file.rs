@@ -471,3 +471,32 @@ fn a_name_server_has_its_own_keys() {
     assert_eq!(plain.listen_address().to_string(), "0.0.0.0:9876");
     assert!(NamesrvConfig::load(None, &["enableControllerInNamesrv=true".into()]).is_err());
 }
+
+/// A key that is said to work and that nothing reads would be the worst kind of setting.
+#[test]
+fn every_key_that_is_said_to_work_is_read() {
+    let mut code = String::new();
+    collect(
+        &Path::new(env!("CARGO_MANIFEST_DIR")).join("src"),
+        &mut code,
+    );
+    let used = |key: &&Key| matches!(key.effect, Effect::Used);
+    let keys = KEYS.keys().chain(NAMESRV_KEYS.keys()).filter(used);
+    let unread: Vec<&str> = keys
+        .map(|key| key.name)
+        .filter(|name| !code.contains(&format!("\"{name}\"")))
+        .collect();
+    assert_eq!(unread, [] as [&str; 0]);
+}
+
+/// The text of all sources but the table of keys itself.
+fn collect(dir: &Path, code: &mut String) {
+    for entry in std::fs::read_dir(dir).expect("a source directory") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() && !path.ends_with("config/keys") {
+            collect(&path, code);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            *code += &std::fs::read_to_string(&path).expect("a source file");
+        }
+    }
+}

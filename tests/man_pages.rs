@@ -6,6 +6,7 @@
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use twinmq::config::{KEYS, NAMESRV_KEYS, Table, mdoc_items};
 
@@ -125,5 +126,58 @@ fn pages_refer_to_pages_that_exist() {
             let exists = names.contains(&format!("{to}.{section}"));
             assert!(!ours || exists, "{name} refers to {to}({section})");
         }
+    }
+}
+
+/// The options that `twinmq help COMMAND` tells: lines of two blanks, `-x, ` if there is a
+/// letter, and `--long`.
+fn options_of_the_program(command: &str) -> Vec<String> {
+    let output = Command::new(env!("CARGO_BIN_EXE_twinmq"))
+        .args(["help", command])
+        .output()
+        .expect("the program runs");
+    assert!(output.status.success(), "twinmq help {command}: {output:?}");
+    let help = String::from_utf8_lossy(&output.stdout).into_owned();
+    let lines = help.lines().filter_map(|line| line.strip_prefix("  "));
+    let options = lines.filter(|line| line.starts_with('-')).map(|line| {
+        let words = line
+            .split([' ', ',', '='])
+            .take_while(|word| word.is_empty() || word.starts_with('-'));
+        words
+            .filter(|word| !word.is_empty())
+            .collect::<Vec<_>>()
+            .join(" ")
+    });
+    sorted(options.collect())
+}
+
+/// The options in a page: items such as `.It Fl x , Fl Fl long Ar value`.
+fn options_of_the_page(name: &str) -> Vec<String> {
+    let text = page(name);
+    let items = text.lines().filter_map(|line| line.strip_prefix(".It Fl "));
+    let options = items.map(|item| {
+        let words: Vec<&str> = item.split(' ').collect();
+        match words[..] {
+            ["Fl", long, ..] => format!("--{long}"),
+            [short, ",", "Fl", "Fl", long, ..] => format!("-{short} --{long}"),
+            _ => panic!("{name}: {item:?} is no option as the pages write them"),
+        }
+    });
+    sorted(options.collect())
+}
+
+fn sorted(mut options: Vec<String>) -> Vec<String> {
+    options.sort();
+    options.dedup();
+    options
+}
+
+#[test]
+fn every_option_is_in_its_page() {
+    for (command, section) in COMMANDS {
+        let told = options_of_the_page(&format!("twinmq-{command}.{section}"));
+        let wanted = options_of_the_program(command);
+        assert!(!wanted.is_empty(), "twinmq help {command} tells no option");
+        assert_eq!(told, wanted, "{command}");
     }
 }
