@@ -29,6 +29,7 @@ fn assert_dense(client: &mut common::client::Client, topic: &str) {
 }
 
 fn assert_queues_equal(pair: &Pair, topic: &str) {
+    pair.wait_topic(topic);
     let (mut master, mut slave) = (pair.master.client(), pair.slave.client());
     for queue in 0..4 {
         let max = master.max_offset(topic, queue);

@@ -61,7 +61,7 @@ impl Consumer {
 #[test]
 fn producers_and_consumers_survive_the_death_of_a_master() {
     let namesrv = Namesrv::start();
-    let mut start = |name: &'static str| {
+    let start = |name: &'static str| {
         let master =
             Broker::new("SYNC_MASTER", name, Some(&namesrv), &["slaveTimeout=1000"]).started();
         let slave = Broker::new("SLAVE", name, Some(&namesrv), &[]).started();

@@ -32,6 +32,7 @@ fn what_is_sent_to_the_master_is_read_from_both_with_the_same_offsets() {
         );
     }
     pair.wait_equal();
+    pair.wait_topic("T");
     let mut slave = pair.slave.client();
     for queue in 0..2 {
         eventually("the slave has built its queue", || {
@@ -59,6 +60,9 @@ fn sync_master_without_a_slave_never_answers_success() {
     assert_eq!((sent.code, sent.offset), (11, 0), "{sent:?}");
     let sent = client.send_with("T", 0, b"does not wait", "WAIT\u{1}false");
     assert_eq!((sent.code, sent.offset), (0, 1), "{sent:?}");
+    eventually("both are in the queue", || {
+        (client.max_offset("T", 0) == 2).then_some(())
+    });
     assert_eq!(
         bodies(&client.pull_all("T", 0, 0)),
         ["alone", "does not wait"]

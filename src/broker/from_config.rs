@@ -27,6 +27,7 @@ pub fn store(config: &Config) -> StoreConfig {
         flush_interval: config.duration("flushIntervalCommitLog"),
         flush_least_pages: config.int("flushCommitLogLeastPages") as u64,
         flush_thorough_interval: config.duration("flushCommitLogThoroughInterval"),
+        checkpoint_interval: config.duration("flushConsumeQueueThoroughInterval"),
         max_message_size: config.bytes("maxMessageSize") as usize,
         slave: config.is_slave(),
         delay_levels: delay_levels(config),
@@ -103,9 +104,9 @@ pub fn builtin_topics(config: &Config) -> BuiltinTopics {
 }
 
 pub fn settings(config: &Config) -> Settings {
-    let limits = |place: &str| PullLimits {
-        max_messages: config.int(&format!("maxTransferCountOnMessageIn{place}")) as usize,
-        max_bytes: config.bytes(&format!("maxTransferBytesOnMessageIn{place}")) as usize,
+    let limits = |messages, bytes| PullLimits {
+        max_messages: config.int(messages) as usize,
+        max_bytes: config.bytes(bytes) as usize,
     };
     let memory = sys::memory_total() / 100 * config.int("accessMessageInMemoryMaxRatio") as u64;
     Settings {
@@ -114,8 +115,14 @@ pub fn settings(config: &Config) -> Settings {
         slave_read_enable: config.flag("slaveReadEnable"),
         offset_check_in_slave: config.flag("offsetCheckInSlave"),
         memory_share: memory,
-        in_memory: limits("Memory"),
-        on_disk: limits("Disk"),
+        in_memory: limits(
+            "maxTransferCountOnMessageInMemory",
+            "maxTransferBytesOnMessageInMemory",
+        ),
+        on_disk: limits(
+            "maxTransferCountOnMessageInDisk",
+            "maxTransferBytesOnMessageInDisk",
+        ),
         short_poll: (!config.flag("longPollingEnable"))
             .then(|| config.duration("shortPollingTimeMills")),
         permission: config.int("brokerPermission") as i32,

@@ -238,9 +238,9 @@ impl Shared {
         drop(states);
         if let Some(master) = master {
             log::info!(
-                "the master is {}, its HA address {:?}",
+                "the master is {}, its HA address {}",
                 master.address,
-                master.ha_address
+                master.ha_address.as_deref().unwrap_or("unknown")
             );
             (self.on_master)(&master);
         }

@@ -30,14 +30,13 @@ use super::sender::Sender;
 use super::slave_sync::{Sinks, SlaveSync, SlaveSyncConfig};
 use super::stats::Stats;
 use super::timer::{Bell, Schedule, Timer};
-use super::topics::{PERM_READ, PERM_WRITE, SCHEDULE_TOPIC, StoredTopic, Topics};
-use super::{Broker, from_config, requests, send};
+use super::topics::{PERM_READ, PERM_WRITE, SCHEDULE_TOPIC, Topics};
+use super::{Broker, admin, from_config, requests, send};
 use crate::base::clock::wall_ms;
 use crate::base::sys;
 use crate::config::Config;
 use crate::ha::{GroupTransfer, LinkState, MasterService, SlaveService};
 use crate::net::listener::Listener;
-use crate::store::record::RecordView;
 use crate::store::{Store, StoreError};
 
 /// They wait for cold pages, not for the processor.
@@ -157,7 +156,7 @@ impl Tables {
         )?;
         let offsets = Offsets::open(&directory, slave)?;
         let delays = Delays::open(&directory, from_config::delay_levels(config), slave)?;
-        topics.adopt(stored_topics(store));
+        admin::adopt_topics(&topics, store);
         if !slave {
             // Recovery may have cut the log: an offset behind the queue's end would skip what
             // comes next.
@@ -190,32 +189,6 @@ fn report(what: &str, saved: io::Result<bool>) {
     if let Err(error) = saved {
         log::error!("{what} could not be saved: {error}");
     }
-}
-
-/// The topics whose queues the store has, for those that a crash took from the table.
-fn stored_topics(store: &Store) -> Vec<StoredTopic> {
-    let newest = |topic: &str, queue| -> Option<i64> {
-        let last = store.queue_bounds(topic, queue)?.max.checked_sub(1)?;
-        let record = store
-            .record(store.entry(topic, queue, last)?.log_offset)
-            .ok()?;
-        RecordView::parse(&record)
-            .ok()
-            .map(|record| record.stored_ms)
-    };
-    let stored = |topic: &Arc<str>| {
-        let queues = store.queues_of(topic);
-        StoredTopic {
-            name: topic.to_string(),
-            queues: queues.iter().max().map_or(0, |highest| highest + 1),
-            newest_ms: queues
-                .iter()
-                .filter_map(|queue| newest(topic, *queue))
-                .max()
-                .unwrap_or(0),
-        }
-    };
-    store.topics().iter().map(stored).collect()
 }
 
 impl Replication {
@@ -399,6 +372,9 @@ fn open(config: &Config, broker: Arc<Broker>, ports: Ports, parts: Parts) -> io:
     let pulls = pulls.collect::<io::Result<_>>()?;
     let client_loop = sys::spawn("clients", move || looping.run())?;
     let slave_sync = start_slave_sync(config, &tables, address)?;
+    if let Some(sync) = &slave_sync {
+        sync_unknown_topics(&broker, sync.clone());
+    }
     let registration = register(
         config,
         &broker,
@@ -528,6 +504,19 @@ fn start_slave_sync(
         }),
     };
     SlaveSync::start(settings, sinks).map(|sync| Some(Arc::new(sync)))
+}
+
+/// A message of a topic that the slave does not know yet brings the next round forward.
+fn sync_unknown_topics(broker: &Broker, sync: Arc<SlaveSync>) {
+    let topics = broker.topics.clone();
+    broker.store.on_arrival(move |arrived| {
+        if arrived
+            .iter()
+            .any(|arrival| topics.get(&arrival.topic).is_none())
+        {
+            sync.sync_soon();
+        }
+    });
 }
 
 /// What goes by the clock. Tables are saved as soon as they have changed: a topic made by a send

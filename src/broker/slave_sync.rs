@@ -30,6 +30,8 @@ use crate::remoting::{Client, Command, Fields};
 /// As the original: a call and a connect take at most this.
 const CALL_TIME: Duration = Duration::from_secs(3);
 const STOP_TIME: Duration = Duration::from_secs(1);
+/// Between a round and the next one that an unknown topic asks for.
+const SOONEST: Duration = Duration::from_millis(500);
 /// After a round in which something failed.
 const RETRY: Duration = Duration::from_secs(3);
 /// Between rounds, as a 4.9 slave does it.
@@ -83,6 +85,8 @@ struct Inner {
     fixed: bool,
     /// Another master than in the last round.
     is_news: bool,
+    /// Something has come that the tables here do not know.
+    is_wanted: bool,
     stopping: bool,
 }
 
@@ -111,6 +115,7 @@ impl SlaveSync {
             },
             fixed: config.master.is_some(),
             is_news: true,
+            is_wanted: false,
             stopping: false,
         };
         let shared = Arc::new(Shared {
@@ -144,6 +149,16 @@ impl SlaveSync {
         inner.state.master = Some(address.to_owned());
         inner.is_news = true;
         self.shared.changed.notify_all();
+    }
+
+    /// The log has messages of a topic that is not in the table: the next round comes soon, not
+    /// after a whole period. Otherwise a master that dies just then would leave the topic behind.
+    pub fn sync_soon(&self) {
+        let mut inner = self.shared.lock();
+        if !inner.is_wanted {
+            inner.is_wanted = true;
+            self.shared.changed.notify_all();
+        }
     }
 
     pub fn state(&self) -> SyncState {
@@ -205,8 +220,10 @@ struct Rounds {
 impl Rounds {
     fn run(&mut self) {
         let mut due = Instant::now();
-        while let Some(master) = self.wait(due) {
+        let mut soonest = due;
+        while let Some(master) = self.wait(due, soonest) {
             let good = self.round(&master);
+            soonest = Instant::now() + SOONEST;
             due = Instant::now()
                 + if good {
                     self.period
@@ -218,7 +235,7 @@ impl Rounds {
 
     /// The master to ask, once a round is due or there is another one; `None` when the broker
     /// stops.
-    fn wait(&self, due: Instant) -> Option<String> {
+    fn wait(&self, due: Instant, soonest: Instant) -> Option<String> {
         let mut inner = self.shared.lock();
         loop {
             if inner.stopping {
@@ -226,11 +243,17 @@ impl Rounds {
             }
             let master = inner.state.master.clone();
             let master = master.filter(|master| *master != self.own_address);
+            let due = if inner.is_wanted {
+                due.min(soonest)
+            } else {
+                due
+            };
             let left = due.saturating_duration_since(Instant::now());
             if let Some(master) = master
                 && (left.is_zero() || inner.is_news)
             {
                 inner.is_news = false;
+                inner.is_wanted = false;
                 return Some(master);
             }
             // Without a master only news can end the wait.

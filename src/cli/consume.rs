@@ -487,9 +487,8 @@ impl Sink<'_> {
         }
         // All of them every time: the last may have gone to a slave, and the master is back now.
         for (&(group, queue_id), &offset) in &self.written {
-            self.committers[group].ask(|client| {
-                commit_offset(client, subscription, queue_id, offset, timeout)
-            })?;
+            self.committers[group]
+                .ask(|client| commit_offset(client, subscription, queue_id, offset, timeout))?;
         }
         Ok(Done::Fine)
     }

@@ -35,8 +35,8 @@ pub struct Connection<C> {
     writer: WriteHandler<C>,
     /// Where the slave's log ended or was made to begin, by its first report.
     requested: Request,
-    /// End of the slave's log, by its reports after the first; 0 until then.
-    acked: u64,
+    /// End of the slave's log, by its reports after the first; `None` until then.
+    acked: Option<u64>,
     last_read_at: Instant,
     last_write_at: Instant,
     /// When the slave began to be behind; `None` while it has everything.
@@ -175,7 +175,7 @@ impl<C: Deref<Target = [u8]>> Connection<C> {
             reader: ReadHandler::default(),
             writer: WriteHandler::starting_at(0),
             requested: Request::default(),
-            acked: 0,
+            acked: None,
             last_read_at: now,
             last_write_at: now,
             behind_since: None,
@@ -203,7 +203,13 @@ impl<C: Deref<Target = [u8]>> Connection<C> {
         self.writer.sent()
     }
 
+    /// What the slave has, by its word; 0 before its second report.
     pub fn acked(&self) -> u64 {
+        self.acked.unwrap_or(0)
+    }
+
+    /// The last report that counted, if there was one.
+    pub fn reported(&self) -> Option<u64> {
         self.acked
     }
 
@@ -324,15 +330,15 @@ impl<C: Deref<Target = [u8]>> Connection<C> {
             self.close(Reason::AheadOfMaster, cause, now);
             return Heard::Nothing;
         }
-        if received < self.acked {
-            let cause = format!("it reports {received} after {}", self.acked);
+        if received < self.acked() {
+            let cause = format!("it reports {received} after {}", self.acked());
             self.close(Reason::BadReport, cause, now);
             return Heard::Nothing;
         }
-        if received == self.acked {
+        if self.acked == Some(received) {
             return Heard::Nothing;
         }
-        self.acked = received;
+        self.acked = Some(received);
         Heard::Acked(received)
     }
 
@@ -407,7 +413,7 @@ impl<C: Deref<Target = [u8]>> Connection<C> {
     /// Keeps the state in step with how far the slave is.
     fn follow(&mut self, readable: u64, now: Instant) {
         self.behind_since = match self.behind_since {
-            _ if self.acked >= readable => None,
+            _ if self.acked() >= readable => None,
             None => Some(now),
             since => since,
         };

@@ -25,6 +25,8 @@ pub struct Replica {
     intake: Intake,
     /// Our log has a place: it is not empty, or the first transfer gave it one.
     anchored: bool,
+    /// Where the master said the next byte goes, while our log has no place.
+    master_next: Option<u64>,
     reports: ReportQueue,
     last_read_at: Instant,
     last_report_at: Instant,
@@ -124,6 +126,7 @@ impl Replica {
             body_left: 0,
             intake: Intake::default(),
             anchored: false,
+            master_next: None,
             reports: ReportQueue::default(),
             last_read_at: now,
             last_report_at: now,
@@ -161,6 +164,7 @@ impl Replica {
         self.header_filled = 0;
         self.body_left = 0;
         self.anchored = !log.is_empty();
+        self.master_next = None;
         self.intake.restart(reportable(log));
         self.reports = ReportQueue::default();
         self.last_read_at = now;
@@ -179,7 +183,9 @@ impl Replica {
         let moved = log.end() > before;
         // Our first report was a request and counted for nothing. So that nobody waits for what
         // we already have, the next one follows as soon as the master turns out to continue us.
-        let confirmed = requesting && self.phase != Phase::Requesting && !log.is_empty();
+        // With an empty log that is only so where the master's begins at 0 too.
+        let continues = !log.is_empty() || self.master_next == Some(0);
+        let confirmed = requesting && self.phase != Phase::Requesting && continues;
         if moved || confirmed {
             self.report(log, now);
         }
@@ -256,6 +262,8 @@ impl Replica {
         if body > 0 {
             self.anchored = true;
             self.intake.restart(base);
+        } else {
+            self.master_next = Some(base);
         }
         Ok(base)
     }
@@ -513,6 +521,16 @@ mod tests {
             .expect("its first data");
         assert_eq!((w.log.start(), w.log.end()), (5 * FILE, end));
         assert_eq!(w.reports, [0, end]);
+    }
+
+    /// An idle new pair: the master shall see that its slave is there and has all there is.
+    #[test]
+    fn a_heartbeat_at_0_on_an_empty_log_is_answered_with_a_second_report() {
+        let mut w = world();
+        assert_eq!(w.connect(), 0);
+        w.receive(&unit(0, &[])).expect("the beginning");
+        assert!(w.log.is_empty());
+        assert_eq!(w.reports, [0, 0]);
     }
 
     #[test]

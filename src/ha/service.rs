@@ -413,7 +413,7 @@ impl<C: std::ops::Deref<Target = [u8]>> Connection<C> {
             address: self.peer(),
             state: self.state(),
             sent: self.sent(),
-            reported: (self.acked() > 0).then_some(self.acked()),
+            reported: self.reported(),
             lag_bytes: 0,
             lag: Duration::ZERO,
             in_sync: self.is_live(),

@@ -188,8 +188,12 @@ impl Client {
             let reply = self.pull(topic, queue, at);
             match reply.code() {
                 0 | 20 => {
+                    let next = reply.ext().parse("nextBeginOffset").expect("a next offset");
+                    if next == at {
+                        return all; // a slave's way to say that there is no more
+                    }
                     all.extend(messages(reply.body()));
-                    at = reply.ext().parse("nextBeginOffset").expect("a next offset");
+                    at = next;
                 }
                 19 => return all,
                 _ => panic!("pull {topic} {queue} {at}: {reply:?}"),

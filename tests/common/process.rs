@@ -282,6 +282,14 @@ impl Pair {
         });
     }
 
+    /// Waits until the slave knows a topic: its metadata follows on a way of its own.
+    pub fn wait_topic(&self, topic: &str) {
+        let mut slave = self.slave.client();
+        eventually("the slave knows the topic", || {
+            slave.json(21, &[])["topicConfigTable"].get(topic).cloned()
+        });
+    }
+
     /// Waits until the slave has all of the master's log; returns its end.
     pub fn wait_equal(&self) -> u64 {
         let (mut master, mut slave) = (self.master.client(), self.slave.client());

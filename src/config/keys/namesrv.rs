@@ -21,7 +21,8 @@ pub const KEYS: &[Key] = &[
         "5000",
         "How often brokers are looked for that have been silent for 120 seconds, or for the time \
          they registered with.",
-    ),
+    )
+    .later(),
     key(
         "serverChannelMaxIdleTimeSeconds",
         Kind::Time {
@@ -37,31 +38,36 @@ pub const KEYS: &[Key] = &[
         Kind::Flag,
         "false",
         "Whether routes carry the order configuration of topics.",
-    ),
+    )
+    .later(),
     key(
         "returnOrderTopicConfigToBroker",
         Kind::Flag,
         "true",
         "Whether a broker that registers is told the order configuration.",
-    ),
+    )
+    .later(),
     key(
         "enableAllTopicList",
         Kind::Flag,
         "true",
         "Whether the list of all topics is given out.",
-    ),
+    )
+    .later(),
     key(
         "enableTopicList",
         Kind::Flag,
         "true",
         "Whether the topic lists of a cluster and of units are given out.",
-    ),
+    )
+    .later(),
     key(
         "deleteTopicWithBrokerRegistration",
         Kind::Flag,
         "false",
         "Whether a topic that a broker no longer registers is taken out of that broker's routes.",
-    ),
+    )
+    .later(),
     key(
         "clusterTest",
         Kind::Flag,

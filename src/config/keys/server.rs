@@ -61,14 +61,16 @@ pub const REGISTRATION: &[Key] = &[
         millis(1),
         "6000",
         "How long the broker waits for one name server's answer.",
-    ),
+    )
+    .later(),
     key(
         "forceRegister",
         Kind::Flag,
         "true",
         "Whether each period registers in full. With false the name server is asked first whether \
          anything has changed.",
-    ),
+    )
+    .later(),
     key(
         "compressedRegister",
         Kind::Flag,
@@ -105,5 +107,6 @@ pub const LOGGING: &[Key] = &[
         int(1, INT_MAX),
         "32",
         "Most messages in the answer to a query by key.",
-    ),
+    )
+    .later(),
 ];
