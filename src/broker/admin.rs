@@ -227,6 +227,7 @@ fn bound(
     pick: fn(crate::store::QueueBounds) -> i64,
 ) -> Answer {
     let (topic, queue_id) = queue_of(request)?;
+    context.store.settle();
     let bounds = context.store.queue_bounds(topic, queue_id);
     Ok(ext_reply(request, "offset", bounds.map_or(0, pick)))
 }

@@ -98,6 +98,9 @@ fn look(broker: &Broker, pull: &PullRequest<'_>, job: &Job) -> Result<Look, Refu
     let allowed = check(broker, pull)?;
     let from = start(pull, job.attempt);
     commit(broker, pull, job.attempt);
+    if job.attempt == Attempt::First && is_at_end(broker, pull) {
+        broker.store.settle();
+    }
     let found = read(broker, pull, from, &allowed);
     let Some(deadline) = hold_until(broker, pull, job, &found) else {
         return Ok(Look::Answer(answer(broker, job, pull, &allowed, found)));
@@ -110,6 +113,12 @@ fn look(broker: &Broker, pull: &PullRequest<'_>, job: &Job) -> Result<Look, Refu
         deadline,
         seen: found.max,
     }))
+}
+
+/// It may find nothing, but what was acknowledged before it came must be found.
+fn is_at_end(broker: &Broker, pull: &PullRequest<'_>) -> bool {
+    let bounds = broker.store.queue_bounds(pull.topic, pull.queue_id);
+    bounds.is_none_or(|bounds| pull.from >= bounds.max)
 }
 
 fn start(pull: &PullRequest<'_>, attempt: Attempt) -> i64 {

@@ -44,6 +44,10 @@ pub struct Connection<C> {
     transitions: Vec<Transition>,
 }
 
+/// When a connection's first heartbeat goes out, if there is no data by then. Not at once: what is
+/// appended at that moment is a better first unit, and some peers expect it to be one.
+const FIRST_HEARTBEAT: Duration = Duration::from_millis(100);
+
 /// The limits of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
@@ -314,9 +318,10 @@ impl<C: Deref<Target = [u8]>> Connection<C> {
         };
         self.requested = Request { start: from, empty };
         self.writer = WriteHandler::starting_at(from);
-        // A slave that has everything learns at once that it continues us, and then
-        // acknowledges: its first report could not. So the heartbeat is due now.
-        self.last_write_at = now.checked_sub(self.rules.heartbeat).unwrap_or(now);
+        // A slave that has everything learns soon that it continues us, and then acknowledges:
+        // its first report could not.
+        let early = self.rules.heartbeat.saturating_sub(FIRST_HEARTBEAT);
+        self.last_write_at = now.checked_sub(early).unwrap_or(now);
         let what = if empty { ", it is empty" } else { "" };
         let cause = format!("from {from}{what}; we end at {end}");
         self.enter(State::CatchingUp, now, cause);
@@ -630,6 +635,7 @@ mod tests {
         });
         w.log = MemoryLog::starting_at(FILE, 3 * FILE);
         assert_eq!(w.report(0), request(3 * FILE, true));
+        w.pass(FIRST_HEARTBEAT);
         assert_eq!(w.transfers(), [(3 * FILE as i64, vec![])]);
         w.log.append_message(b"next");
         assert_eq!(w.transfers()[0].0 as u64, 3 * FILE);
@@ -642,7 +648,8 @@ mod tests {
         let end = w.log.end();
         assert_eq!(w.report(end as i64), request(end, false));
         assert_eq!(w.core.acked(), 0);
-        // It is answered at once, so that the slave can acknowledge.
+        // It is answered soon, so that the slave can acknowledge.
+        w.pass(FIRST_HEARTBEAT);
         assert_eq!(w.transfers(), [(end as i64, vec![])]);
         assert_eq!(w.report(end as i64), Heard::Acked(end));
         assert_eq!(w.report(end as i64), Heard::Nothing);

@@ -38,7 +38,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::base::clock;
 use crate::base::sys::LockFile;
@@ -58,6 +58,9 @@ use queue_table::QueueTable;
 use record::{Prepared, RecordView};
 
 type ArrivalHook = Arc<dyn Fn(&[Arrival]) + Send + Sync>;
+
+/// How long a reader waits for the dispatcher.
+const SETTLE_MAX: Duration = Duration::from_millis(20);
 
 /// The whole store. All methods may be called from any thread.
 pub struct Store {
@@ -267,6 +270,16 @@ impl Store {
     /// Everything before is in the queues and the index.
     pub fn dispatched(&self) -> &Watermark {
         &self.dispatched
+    }
+
+    /// Waits until what can be read now is in the queues, so that whoever was told that a message
+    /// is stored finds it there. The dispatcher is microseconds behind; when it is further, as
+    /// while a slave catches up, the queues are read as they are after `SETTLE_MAX`.
+    pub fn settle(&self) {
+        let readable = self.log.readable().get();
+        if self.dispatched.get() < readable {
+            self.dispatched.wait(readable, Instant::now() + SETTLE_MAX);
+        }
     }
 
     pub fn is_sync_flush(&self) -> bool {
