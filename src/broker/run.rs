@@ -7,35 +7,32 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
 
 use super::admin::AdminContext;
 use super::client_loop::{ClientLoop, Ports};
 use super::clients::Clients;
-use super::delay::Delays;
-use super::groups::Groups;
 use super::locks::Locks;
-use super::offsets::Offsets;
 use super::outbox::Outbox;
 use super::pull_queue::{self, PullQueue};
 use super::registration::{Identity, MasterAddress, Registration, RegistrationConfig};
+use super::replication::Replication;
 use super::runtime_info::{LiveFigures, QueueFigures};
 use super::sender::Sender;
 use super::slave_sync::{Sinks, SlaveSync, SlaveSyncConfig};
 use super::stats::Stats;
-use super::timer::{Bell, Schedule, Timer};
-use super::topics::{PERM_READ, PERM_WRITE, SCHEDULE_TOPIC, Topics};
-use super::{Broker, admin, from_config, requests, send};
+use super::tables::Tables;
+use super::timer::Timer;
+use super::topics::{PERM_READ, PERM_WRITE, Topics};
+use super::{Broker, from_config, jobs, requests, send};
 use crate::base::clock::wall_ms;
 use crate::base::sys;
 use crate::config::Config;
-use crate::ha::{GroupTransfer, LinkState, MasterService, SlaveService};
 use crate::net::listener::Listener;
 use crate::store::{Store, StoreError};
 
@@ -43,12 +40,6 @@ use crate::store::{Store, StoreError};
 const PULL_THREADS: usize = 4;
 /// A slave asks for its master's tables this often; the original's 4.9 does too.
 const SLAVE_SYNC_EVERY: Duration = Duration::from_secs(10);
-/// A table that could not be saved is tried again after this.
-const SAVE_AGAIN_AFTER: Duration = Duration::from_secs(10);
-const SAMPLE_EVERY: Duration = Duration::from_secs(1);
-const LOCKS_EXPIRE_EVERY: Duration = Duration::from_secs(60);
-/// Nothing waits in the delay queues: arrivals ring the bell.
-const NOTHING_DELAYED: Duration = Duration::from_secs(3600);
 /// How long a stop waits for slaves to take the last bytes.
 const DRAIN_TIME: Duration = Duration::from_millis(500);
 
@@ -92,22 +83,6 @@ pub struct Running {
     tables: Arc<Tables>,
 }
 
-/// Both ends of the HA protocol: every broker listens, a slave follows as well.
-#[derive(Clone)]
-struct Replication {
-    master: Arc<MasterService>,
-    slave: Option<Arc<SlaveService>>,
-    group_transfer: Arc<GroupTransfer>,
-}
-
-/// The tables of the config directory.
-struct Tables {
-    topics: Arc<Topics>,
-    groups: Arc<Groups>,
-    offsets: Arc<Offsets>,
-    delays: Arc<Delays>,
-}
-
 /// Starts a broker: returns when it serves, or says why it cannot.
 pub fn start(config: &Config) -> Result<Running, BrokerError> {
     check_ports(config)?;
@@ -142,109 +117,6 @@ fn check_ports(config: &Config) -> Result<(), BrokerError> {
         Listener::bind(&address.to_string()).map_err(BrokerError::Listen)?;
     }
     Ok(())
-}
-
-impl Tables {
-    fn open(config: &Config, store: &Store) -> io::Result<Tables> {
-        let directory = Path::new(config.text("storePathRootDir")).join("config");
-        let slave = config.is_slave();
-        let topics = Topics::open(&directory, &from_config::builtin_topics(config), slave)?;
-        let groups = Groups::open(
-            &directory,
-            config.flag("autoCreateSubscriptionGroup"),
-            slave,
-        )?;
-        let offsets = Offsets::open(&directory, slave)?;
-        let delays = Delays::open(&directory, from_config::delay_levels(config), slave)?;
-        admin::adopt_topics(&topics, store);
-        if !slave {
-            // Recovery may have cut the log: an offset behind the queue's end would skip what
-            // comes next.
-            offsets.clamp(|topic, queue| Some(store.queue_bounds(topic, queue)?.max));
-        }
-        Ok(Tables {
-            topics: Arc::new(topics),
-            groups: Arc::new(groups),
-            offsets: Arc::new(offsets),
-            delays: Arc::new(delays),
-        })
-    }
-
-    /// Writes what has changed. A table that cannot be written is tried again at the next turn.
-    fn save(&self) {
-        report("topics", self.topics.table().save_if_changed());
-        report("subscription groups", self.groups.table().save_if_changed());
-    }
-
-    fn save_offsets(&self) {
-        report("consumer offsets", self.offsets.save_if_changed());
-    }
-
-    fn save_delays(&self) {
-        report("delay offsets", self.delays.save_if_changed());
-    }
-}
-
-fn report(what: &str, saved: io::Result<bool>) {
-    if let Err(error) = saved {
-        log::error!("{what} could not be saved: {error}");
-    }
-}
-
-impl Replication {
-    fn start(config: &Config, store: Arc<Store>) -> Result<Replication, BrokerError> {
-        let ha = from_config::ha(config);
-        let group_transfer = GroupTransfer::start(ha.demand()).map_err(BrokerError::System)?;
-        let master =
-            MasterService::start(&ha, store.clone(), group_transfer.clone()).map_err(|error| {
-                let text = format!("cannot listen on {}: {error}", ha.bind);
-                BrokerError::Listen(io::Error::new(error.kind(), text))
-            })?;
-        let mut slave = None;
-        if config.is_slave() {
-            let service = SlaveService::start(&ha, store).map_err(BrokerError::System)?;
-            let fixed = config.text("haMasterAddress");
-            if !fixed.is_empty() {
-                service.set_master(Some(fixed.to_owned()));
-            }
-            slave = Some(Arc::new(service));
-        }
-        Ok(Replication {
-            master: Arc::new(master),
-            slave,
-            group_transfer,
-        })
-    }
-
-    fn stop(&self) {
-        if let Some(slave) = &self.slave {
-            slave.stop();
-        }
-        self.master.stop();
-        self.group_transfer.stop();
-    }
-
-    /// Waits until every slave has reported the log's end.
-    fn drain(&self, patience: Duration) {
-        let deadline = Instant::now() + patience;
-        let behind = || {
-            self.master
-                .figures()
-                .iter()
-                .any(|slave| slave.lag_bytes > 0)
-        };
-        while behind() && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(2));
-        }
-    }
-
-    /// On a slave: the link to its master works.
-    fn master_is_up(&self) -> bool {
-        let works = [LinkState::CatchingUp, LinkState::Streaming];
-        self.slave
-            .as_ref()
-            .is_some_and(|slave| works.contains(&slave.figures().state))
-    }
 }
 
 /// What is there before the threads that serve.
@@ -383,7 +255,7 @@ fn open(config: &Config, broker: Arc<Broker>, ports: Ports, parts: Parts) -> io:
         ha_address,
     )?;
     let tables = Arc::new(tables);
-    let timer = start_timer(config, &broker, &tables, registration.clone())?;
+    let timer = jobs::start(config, &broker, &tables, registration.clone())?;
     Ok(Running {
         broker,
         address,
@@ -516,69 +388,6 @@ fn sync_unknown_topics(broker: &Broker, sync: Arc<SlaveSync>) {
         {
             sync.sync_soon();
         }
-    });
-}
-
-/// What goes by the clock. Tables are saved as soon as they have changed: a topic made by a send
-/// is on disk a moment later.
-fn start_timer(
-    config: &Config,
-    broker: &Arc<Broker>,
-    tables: &Arc<Tables>,
-    registration: Arc<Registration>,
-) -> io::Result<Timer> {
-    let bell = Arc::new(Bell::default());
-    let changed = bell.clone();
-    broker.topics.table().on_change(move || {
-        registration.topics_changed();
-        changed.ring();
-    });
-    let changed = bell.clone();
-    broker.groups.table().on_change(move || changed.ring());
-    let mut schedule = Schedule::default();
-    let saved = tables.clone();
-    schedule.when_due(move |_| {
-        saved.save();
-        SAVE_AGAIN_AFTER
-    });
-    let saved = tables.clone();
-    schedule.every(config.duration("flushConsumerOffsetInterval"), move |_| {
-        saved.save_offsets()
-    });
-    let saved = tables.clone();
-    schedule.every(config.duration("flushDelayOffsetInterval"), move |_| {
-        saved.save_delays()
-    });
-    let stats = broker.stats.clone();
-    schedule.every(SAMPLE_EVERY, move |_| stats.sample(wall_ms()));
-    let sampled = broker.clone();
-    schedule.every(LOCKS_EXPIRE_EVERY, move |now| {
-        sampled.admin.locks.expire(now)
-    });
-    if !config.is_slave() {
-        deliver_delayed(broker.clone(), &mut schedule, &bell);
-    }
-    Timer::start(schedule, bell)
-}
-
-/// The bell rings when something comes into a delay queue, so an idle broker has no timer for it.
-fn deliver_delayed(broker: Arc<Broker>, schedule: &mut Schedule, bell: &Arc<Bell>) {
-    let came = bell.clone();
-    broker.store.on_arrival(move |arrived| {
-        if arrived
-            .iter()
-            .any(|arrival| &*arrival.topic == SCHEDULE_TOPIC)
-        {
-            came.ring();
-        }
-    });
-    schedule.when_due(move |_| {
-        let now_ms = wall_ms();
-        let next = broker.delays.deliver(&*broker.store, now_ms);
-        let rest = next.map_or(NOTHING_DELAYED, |due| {
-            Duration::from_millis((due - now_ms).max(1) as u64)
-        });
-        rest.min(NOTHING_DELAYED)
     });
 }
 
