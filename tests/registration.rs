@@ -344,6 +344,26 @@ fn a_notice_of_the_name_server_is_passed_over() {
 }
 
 /// B119: the master has moved, and one name server has not noticed yet.
+/// A slave that comes up before its master must not wait for its whole period, 10 s at least.
+#[test]
+fn a_slave_without_a_master_asks_again_soon() {
+    let name_server = namesrv("127.0.0.1:0");
+    let addresses = [name_server.address().to_string()];
+    let slave = Broker::start(1, &addresses);
+    slave.wait_registered(0);
+    assert_eq!(slave.masters(), []);
+    let start = Instant::now();
+    let _master = Broker::start(0, &addresses);
+    eventually("the slave hears of its master", || {
+        !slave.masters().is_empty()
+    });
+    assert!(
+        start.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
 #[test]
 fn of_two_masters_the_one_that_is_news_counts() {
     let moved = Arc::new(AtomicUsize::new(0));

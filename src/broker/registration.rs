@@ -30,6 +30,9 @@ const UNREGISTER_TIME: Duration = Duration::from_millis(500);
 const STOP_TIME: Duration = Duration::from_secs(1);
 /// Topics that are created one after the other are told together, twice a second at most.
 const SPACING: Duration = Duration::from_millis(500);
+/// A slave whose master is not there yet asks again soon: it may come any moment, and until then
+/// nothing is replicated. The original asks after its whole period.
+const MASTERLESS_PERIOD: Duration = Duration::from_secs(1);
 const BACK_OFF_FIRST: Duration = Duration::from_secs(1);
 /// `registerNameServerPeriod` within these, as in the original: name servers wait for 120 s.
 const PERIOD_RANGE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(60));
@@ -186,6 +189,14 @@ impl Shared {
         self.states.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// How long a registration is good for.
+    fn period_with(&self, master_is_known: bool) -> Duration {
+        if self.identity.id > 0 && !master_is_known {
+            return MASTERLESS_PERIOD;
+        }
+        self.period
+    }
+
     fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::SeqCst)
     }
@@ -296,8 +307,9 @@ impl Link {
             let began = Instant::now();
             let changes = self.shared.changes.load(Ordering::SeqCst);
             match self.register() {
-                Ok(()) => {
-                    self.rest(began + self.shared.period, Some(changes));
+                Ok(known) => {
+                    let period = self.shared.period_with(known);
+                    self.rest(began + period, Some(changes));
                     self.rest(began + SPACING, None);
                 }
                 Err(error) => {
@@ -311,7 +323,8 @@ impl Link {
         self.unregister();
     }
 
-    fn register(&mut self) -> Result<(), ClientError> {
+    /// Registers once. True if the name server knows our master.
+    fn register(&mut self) -> Result<bool, ClientError> {
         let client = match &mut self.client {
             Some(client) => client,
             none => none.insert(Client::connect(&self.address, CONNECT_TIME)?),
@@ -322,12 +335,13 @@ impl Link {
             address: address.to_owned(),
             ha_address: field("haServerAddr").map(str::to_owned),
         });
+        let is_known = master.is_some();
         self.shared.registered(self.index, master);
         self.back_off = BACK_OFF_FIRST;
         if self.log.succeeded() {
             log::info!("name server {}: registered again", self.address);
         }
-        Ok(())
+        Ok(is_known)
     }
 
     fn complain(&mut self, error: &ClientError) {

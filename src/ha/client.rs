@@ -26,9 +26,10 @@ const LINK: Token = Token(1);
 const READ_SIZE: usize = 256 * 1024;
 /// As long as an original slave waits for its connection.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
-/// The pause before the next attempt doubles between these.
+/// The pause before the next attempt doubles between these. A master that comes back shall not
+/// answer its producers SLAVE_NOT_AVAILABLE for longer than a moment.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
-const PAUSE_MAX: Duration = Duration::from_secs(5);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// How often a slave without a master says so.
 const REMIND: Duration = Duration::from_secs(60);
 /// `stop` waits this long: the thread may be inside a name look-up, which nothing can interrupt.
