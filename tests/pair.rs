@@ -269,3 +269,115 @@ fn a_second_broker_on_the_same_store_or_port_says_why_it_does_not_start() {
     ]);
     assert!(code != Some(0) && said.contains("lock"), "{code:?}: {said}");
 }
+
+/// Code, suggested broker and time of one pull that may be held.
+fn slave_pull(slave: &mut Client, queue: i32, from: i64) -> (i32, String, Duration) {
+    let start = Instant::now();
+    let request = Client::pull_request("T", queue, from, 3000);
+    let reply = slave
+        .inner
+        .call(request, Duration::from_secs(10))
+        .expect("an answer");
+    let suggested = reply.ext().get("suggestWhichBrokerId").unwrap_or("");
+    (reply.code(), suggested.to_owned(), start.elapsed())
+}
+
+/// C-72, B66: what a consumer hears from a slave, with its master there and away.
+#[test]
+fn a_slave_sends_readers_back_without_haste_and_holds_them_when_it_is_alone() {
+    let mut pair = Pair::start("ASYNC_MASTER", &["accessMessageInMemoryMaxRatio=0"]);
+    let mut client = pair.master.client();
+    client.create_topic("T", 2);
+    for i in 0..5 {
+        assert!(client.send("T", 0, format!("{i}").as_bytes()).is_ok());
+    }
+    pair.wait_equal();
+    pair.wait_topic("T");
+    let mut slave = pair.slave.client();
+    eventually("its queue is built", || {
+        (slave.max_offset("T", 0) == 5).then_some(())
+    });
+    // Far behind memory, whose share is 0 here: it is to stay on the slave.
+    let (code, suggested, _) = slave_pull(&mut slave, 0, 0);
+    assert_eq!((code, suggested.as_str()), (0, "1"));
+    // At the end: back to the master, but not in a busy loop.
+    let (code, suggested, took) = slave_pull(&mut slave, 0, 5);
+    assert_eq!((code, suggested.as_str()), (20, "0"));
+    assert!(took >= Duration::from_millis(900), "{took:?}");
+    pair.master.kill();
+    eventually("the link is down", || {
+        let link = slave.runtime()["twinmq.link"].as_str()?.to_owned();
+        (!link.contains("streaming")).then_some(())
+    });
+    // Alone it holds readers as a master does, also those it has nothing for yet.
+    for (queue, from, code) in [(0, 5, 19), (0, 7, 20), (1, 7, 20)] {
+        let (answered, _, took) = slave_pull(&mut slave, queue, from);
+        assert_eq!(answered, code, "queue {queue} from {from}");
+        assert!(took >= Duration::from_millis(2900), "{took:?}");
+    }
+}
+
+#[test]
+fn what_this_version_does_not_have_is_refused_and_stores_nothing() {
+    let master = Broker::new("ASYNC_MASTER", "broker-a", None, &[]).started();
+    let mut client = master.client();
+    client.create_topic("T", 1);
+    for (properties, code) in [
+        ("DELAY\u{1}3", 13),
+        ("TRAN_MSG\u{1}true\u{2}PGROUP\u{1}P", 16),
+        ("TIMER_DELAY_SEC\u{1}5", 13),
+    ] {
+        assert_eq!(client.send_with("T", 0, b"x", properties).code, code);
+    }
+    for flag in ["4", "12", "128"] {
+        let ext = [
+            ("a", "test"),
+            ("b", "T"),
+            ("c", "TBW102"),
+            ("d", "4"),
+            ("e", "0"),
+            ("f", flag),
+            ("g", "1700000000000"),
+            ("h", "0"),
+        ];
+        let reply = client.call_body(310, &ext, b"x");
+        assert_eq!(reply.code(), 13, "sysFlag {flag}: {reply:?}");
+    }
+    assert_eq!(client.call(222, &[("topic", "T")]).code(), 3);
+    assert_eq!(client.log_end(), 0);
+}
+
+/// A batch of empty messages grows a hundredfold on its way into the log.
+#[test]
+fn a_batch_that_would_grow_beyond_what_a_slave_takes_is_refused() {
+    let master = Broker::new(
+        "ASYNC_MASTER",
+        "broker-a",
+        None,
+        &["mappedFileSizeCommitLog=67108864"],
+    )
+    .started();
+    let mut client = master.client();
+    client.create_topic("T", 1);
+    let part = [
+        &22u32.to_be_bytes()[..],
+        &[0; 12],
+        &0u32.to_be_bytes(),
+        &0u16.to_be_bytes(),
+    ]
+    .concat();
+    for (parts, code) in [(1000, 0), (100_000, 13), (200_000, 13)] {
+        let ext = [
+            ("a", "test"),
+            ("b", "T"),
+            ("e", "0"),
+            ("f", "0"),
+            ("g", "0"),
+            ("h", "0"),
+            ("m", "true"),
+        ];
+        let reply = client.call_body(320, &ext, &part.repeat(parts));
+        assert_eq!(reply.code(), code, "{parts} parts: {}", reply.remark());
+    }
+    assert_eq!(client.max_offset("T", 0), 1000);
+}

@@ -332,6 +332,14 @@ fn update_topic(context: &AdminContext, request: &Command) -> Answer {
     Ok(success(request))
 }
 
+/// The attributes that 5.x knows. A slave of 5.3.3 that meets another one loses its topics.
+const TOPIC_ATTRIBUTES: [&str; 4] = [
+    "queue.type",
+    "cleanup.policy",
+    "message.type",
+    "reserve.time",
+];
+
 /// `+key=value` sets an attribute and `-key` removes one, separated by commas, as in 5.x.
 fn change_attributes(others: &mut Map<String, Value>, text: &str) -> Result<(), String> {
     let mut attributes = match others.get("attributes") {
@@ -348,6 +356,9 @@ fn change_attributes(others: &mut Map<String, Value>, text: &str) -> Result<(), 
                 let (key, value) = set
                     .split_once('=')
                     .ok_or_else(|| format!("the attribute {change:?} has no value"))?;
+                if !TOPIC_ATTRIBUTES.contains(&key) {
+                    return Err(format!("there is no topic attribute {key:?}"));
+                }
                 attributes.insert(key.to_owned(), Value::from(value));
             }
             (_, Some(key)) => {

@@ -181,6 +181,9 @@ impl Client {
     /// Whether it has been silent, or a frame incomplete, for too long. A client that waits for
     /// our answer is not silent: it is we who are.
     pub fn expired(&self, idle_max: Duration, now: Instant) -> Option<Ended> {
+        if self.is_held_back() {
+            return None; // It is we who do not read.
+        }
         if self
             .frame_since
             .is_some_and(|since| now - since > FRAME_MAX_AGE)

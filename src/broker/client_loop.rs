@@ -19,6 +19,7 @@ use super::client::{Client, Ended};
 use super::connections::Connections;
 use super::outbox::{Outbox, Peer};
 use super::requests::{self, Route};
+use super::send;
 use crate::net::listener::Listener;
 use crate::net::slots::Slots;
 use crate::remoting::Command;
@@ -235,8 +236,10 @@ impl ClientLoop {
         let Some(client) = self.clients.get_mut(token) else {
             return;
         };
-        if let Some(batch) = client.take_batch() {
-            self.broker.sender.submit(batch);
+        if let Some(batch) = client.take_batch()
+            && let Err(batch) = self.broker.sender.submit(batch)
+        {
+            send::refuse_busy(&self.broker, batch);
         }
         match so_far.and_then(|()| client.write()) {
             Ok(()) if client.wants_turn() => list(&mut self.ready, client),
@@ -298,7 +301,7 @@ fn route(broker: &Arc<Broker>, client: &mut Client, request: Command, now: Insta
         Route::Send => client.gather(request, now),
         Route::Disk => {
             client.sent_on();
-            broker.submit(client.peer, request, now);
+            broker.submit(client.peer, request.without_large_body(), now);
         }
         Route::Quick => {
             let reply = requests::serve_quick(broker, &request, &client.peer, now);

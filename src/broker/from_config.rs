@@ -110,6 +110,7 @@ pub fn settings(config: &Config) -> Settings {
     };
     let memory = sys::memory_total() / 100 * config.int("accessMessageInMemoryMaxRatio") as u64;
     Settings {
+        max_message_size: config.bytes("maxMessageSize") as usize,
         slave_timeout: config.duration("slaveTimeout"),
         sync_flush_timeout: config.duration("syncFlushTimeout"),
         slave_read_enable: config.flag("slaveReadEnable"),

@@ -28,11 +28,13 @@ pub fn start(
     registration: Arc<Registration>,
 ) -> io::Result<Timer> {
     let bell = Arc::new(Bell::default());
-    let changed = bell.clone();
+    let (changed, told) = (bell.clone(), registration.clone());
     broker.topics.table().on_change(move || {
-        registration.topics_changed();
+        told.topics_changed();
         changed.ring();
     });
+    // A topic that was made since the port opened told nobody.
+    registration.topics_changed();
     let changed = bell.clone();
     broker.groups.table().on_change(move || changed.ring());
     let mut schedule = Schedule::default();

@@ -77,6 +77,7 @@ pub struct Broker {
 /// The keys that the paths of messages look at, as numbers and times.
 #[derive(Clone, Debug)]
 pub struct Settings {
+    pub max_message_size: usize,
     pub slave_timeout: Duration,
     pub sync_flush_timeout: Duration,
     pub slave_read_enable: bool,

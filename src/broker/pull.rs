@@ -18,6 +18,9 @@ use crate::store::{PullLimits, PullStatus, Pulled};
 const FLAG_COMMIT_OFFSET: i32 = 1;
 const FLAG_SUSPEND: i32 = 2;
 const FLAG_SUBSCRIPTION: i32 = 4;
+/// A slave whose master is there sends readers who have seen everything back to it, but not at
+/// once: a client whose route does not have the master yet would ask again without a pause.
+const SHORT_HOLD: Duration = Duration::from_secs(1);
 /// No client waits longer than 30 s for its answer.
 const HOLD_MAX: Duration = Duration::from_secs(28);
 
@@ -230,7 +233,9 @@ fn hold_until(
 ) -> Option<Instant> {
     let nothing_yet = match found.status {
         PullStatus::OffsetOverflowOne => true,
-        PullStatus::NoMessageInQueue | PullStatus::NoMatchedLogicQueue => pull.from == 0,
+        PullStatus::NoMessageInQueue | PullStatus::NoMatchedLogicQueue => {
+            pull.from == 0 || broker.stands_in()
+        }
         // On a slave whose master is away, a reader beyond our end waits until it is reached.
         PullStatus::OffsetOverflowBadly | PullStatus::OffsetTooSmall => broker.stands_in(),
         // Held before, and what came did not match: it goes on waiting behind that.
@@ -239,12 +244,15 @@ fn hold_until(
         }
         PullStatus::Found | PullStatus::MessageWasRemoving => false,
     };
-    if !nothing_yet || !pull.has(FLAG_SUSPEND) || broker.sends_readers_to_master() {
+    if !nothing_yet || !pull.has(FLAG_SUSPEND) {
         return None;
     }
     match job.attempt {
         Attempt::First => {
-            let patience = broker.settings.short_poll.unwrap_or(pull.suspend);
+            let mut patience = broker.settings.short_poll.unwrap_or(pull.suspend);
+            if broker.sends_readers_to_master() {
+                patience = patience.min(SHORT_HOLD);
+            }
             Some(job.arrived + patience.min(pull.suspend))
         }
         Attempt::Woken { deadline, .. } => Some(deadline),
@@ -302,11 +310,8 @@ fn answer(
             allowed.group.broker_id,
         );
     }
-    if broker.sends_readers_to_master() {
-        suggested = 0;
-        if code == response::PULL_NOT_FOUND {
-            code = response::PULL_RETRY_IMMEDIATELY;
-        }
+    if broker.sends_readers_to_master() && code == response::PULL_NOT_FOUND {
+        (code, suggested) = (response::PULL_RETRY_IMMEDIATELY, 0);
     }
     let messages = found.records.len() as u64;
     broker.stats.on_pull(messages, job.arrived.elapsed());

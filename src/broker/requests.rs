@@ -49,7 +49,7 @@ pub fn run(broker: &Arc<Broker>) {
             pull::serve(broker, job);
         } else {
             let served = admin::serve(&broker.admin, &job.request, &job.peer);
-            let reply = served.unwrap_or_else(|| not_supported(&job.request));
+            let reply = served.unwrap_or_else(|| refusal(broker, &job.request));
             broker.answer(&job.peer, &job.request, &reply);
         }
     }
@@ -57,6 +57,15 @@ pub fn run(broker: &Arc<Broker>) {
 
 fn is_pull(code: i32) -> bool {
     matches!(code, request::PULL_MESSAGE | request::LITE_PULL_MESSAGE)
+}
+
+/// A slave refuses the end of a transaction with the original's code; nothing here serves it.
+fn refusal(broker: &Broker, request: &Command) -> Command {
+    if request.code() == request::END_TRANSACTION && broker.is_slave() {
+        let remark = "this broker is a slave, transactions end at the master";
+        return Command::refusal(request, response::SLAVE_NOT_AVAILABLE, remark);
+    }
+    not_supported(request)
 }
 
 fn not_supported(request: &Command) -> Command {

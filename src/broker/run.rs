@@ -88,6 +88,15 @@ pub fn start(config: &Config) -> Result<Running, BrokerError> {
     check_ports(config)?;
     sys::raise_file_limit();
     let store = Store::open(from_config::store(config)).map_err(BrokerError::Store)?;
+    start_on(config, store.clone()).inspect_err(|_| {
+        // Nothing was taken yet: the next start need not recover as after a crash.
+        if let Err(error) = store.close() {
+            log::error!("the store was not closed well: {error}");
+        }
+    })
+}
+
+fn start_on(config: &Config, store: Arc<Store>) -> Result<Running, BrokerError> {
     let tables = Tables::open(config, &store).map_err(BrokerError::Table)?;
     let replication = Replication::start(config, store.clone())?;
     let (ports, outbox) =

@@ -10,14 +10,15 @@ use super::outbox::{Outgoing, Peer};
 use super::refusal::Refusal;
 use super::send_back;
 use super::send_check::{self, Target};
-use super::send_request::SendRequest;
-use super::sender::{Batch, Work};
+use super::send_request::{Part, SendRequest};
+use super::sender::Batch;
 use super::topics::SCHEDULE_TOPIC;
 use crate::ha::Replicated;
+use crate::ha::intake::HELD_MAX;
 use crate::remoting::codes::{request, response};
 use crate::remoting::{Command, Fields};
-use crate::store::record::message_id;
-use crate::store::{Appended, Message, StoreError, properties};
+use crate::store::record::{RECORD_SIZE_MIN, TOPIC_MAX_V1, message_id};
+use crate::store::{Appended, Message, RecordStarts, StoreError, properties};
 
 /// A message was stored; whether it is also replicated is not known yet.
 pub struct Stored {
@@ -26,6 +27,24 @@ pub struct Stored {
     pub queue_id: i32,
     /// The client wants to hear of flush and replication (its property WAIT is not false).
     pub wait: bool,
+}
+
+impl Stored {
+    /// A message that its group wants dropped: a success, with nothing in the log.
+    pub fn dropped() -> Stored {
+        let appended = Appended {
+            start: 0,
+            end: 0,
+            record_starts: RecordStarts::Many(Vec::new()),
+            queue_offset: 0,
+            stored_ms: 0,
+        };
+        Stored {
+            appended,
+            queue_id: 0,
+            wait: false,
+        }
+    }
 }
 
 /// Answers of one connection's batch that may not go before disk or slave have the bytes.
@@ -37,14 +56,8 @@ struct Waiting {
 
 /// The send thread's body.
 pub fn run(broker: &Arc<Broker>) {
-    loop {
-        match broker.sender.take() {
-            Work::Store(batches) => serve(broker, batches),
-            Work::Refuse(batches) => batches
-                .into_iter()
-                .for_each(|batch| refuse_busy(broker, batch)),
-            Work::Stop => return,
-        }
+    while let Some(batches) = broker.sender.take() {
+        serve(broker, batches);
     }
 }
 
@@ -149,6 +162,8 @@ fn append_single(
 ) -> Result<Stored, Refusal> {
     let wait = send.waits();
     let mut text = properties::remove(send.properties, "WAIT");
+    // A consumer that sends back what it pulled sends this one along.
+    text = properties::remove(&text, "CLUSTER");
     properties::push(&mut text, "CLUSTER", &broker.cluster);
     let message = message(broker, send, target, peer, send.body, &text);
     let appended = append_now_or_later(broker, message, target.delay_level)?;
@@ -190,9 +205,10 @@ fn append_many(
     target: &Target,
     peer: &Peer,
 ) -> Result<Stored, Refusal> {
-    let parts = send.parts()?;
+    let parts = send.parts(broker.settings.max_message_size)?;
     let mut common = send.properties.to_vec();
     properties::push(&mut common, "CLUSTER", &broker.cluster);
+    check_batch_size(&parts, &common)?;
     let texts: Vec<Vec<u8>> = parts
         .iter()
         .map(|part| join(part.properties, &common))
@@ -211,6 +227,25 @@ fn append_many(
         queue_id: target.queue_id,
         wait: send.waits(),
     })
+}
+
+/// Each message of a batch becomes a record with the batch's properties, so a batch of tiny ones
+/// grows many times over. A slave takes a record, or the blank that a batch leaves at a file's
+/// end, of at most `HELD_MAX`.
+fn check_batch_size(parts: &[Part<'_>], common: &[u8]) -> Result<(), Refusal> {
+    let each = RECORD_SIZE_MIN + TOPIC_MAX_V1 + common.len() + 1;
+    let size: usize = parts
+        .iter()
+        .map(|part| each + part.body.len() + part.properties.len())
+        .sum();
+    if size > HELD_MAX / 2 {
+        let remark = format!(
+            "a batch of {} messages takes {size} bytes, too many",
+            parts.len()
+        );
+        return Err(Refusal::new(response::MESSAGE_ILLEGAL, remark));
+    }
+    Ok(())
 }
 
 /// A batch's own properties follow those of each message in it.
@@ -332,7 +367,8 @@ fn common_fields(broker: &Broker) -> Fields {
         .with("TRACE_ON", broker.settings.trace_on)
 }
 
-fn refuse_busy(broker: &Broker, batch: Batch) {
+/// Too many sends wait: these are answered at once, and nothing of them is stored.
+pub fn refuse_busy(broker: &Broker, batch: Batch) {
     let mut bytes = Vec::new();
     let answered = batch.requests.len();
     for (request, _) in batch

@@ -35,6 +35,10 @@ pub fn serve(broker: &Broker, request: &Command) -> Result<Stored, Refusal> {
             format!("no message at log offset {offset}: {flaw}"),
         )
     })?;
+    if config.retry_queues <= 0 {
+        // The group wants no retries: the message is dropped, as in the original.
+        return Ok(Stored::dropped());
+    }
     let target = if record.reconsume_times >= limit || level < 0 {
         send_check::dead_letter(broker, group)
     } else {

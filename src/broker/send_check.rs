@@ -8,11 +8,13 @@ use super::refusal::Refusal;
 use super::send_request::SendRequest;
 use super::topics::{self, TopicConfig};
 use crate::remoting::codes::response;
-use crate::store::record::PROPERTIES_MAX;
+use crate::store::record::{PROPERTIES_MAX, SYS_TRANSACTION};
 
 /// From this version on (3.4.9) a client's own limit of retries counts.
 const VERSION_OWN_RETRY_LIMIT: i32 = 121;
 const SYS_MULTI_TAGS: i32 = 2;
+/// The body is a batch in one record; only topics of 5.x that are declared so hold such.
+const SYS_INNER_BATCH: i32 = 1 << 7;
 
 /// Where a message goes.
 #[derive(Debug, PartialEq, Eq)]
@@ -89,6 +91,13 @@ fn check_features(send: &SendRequest<'_>) -> Result<(), Refusal> {
     {
         let remark = "transactional messages are not supported by this broker";
         return Err(Refusal::new(response::NO_PERMISSION, remark));
+    }
+    if send.sys_flag & (SYS_TRANSACTION | SYS_INNER_BATCH) != 0 {
+        let remark = format!(
+            "system flag {:#x} asks for a transaction or an inner batch, which this broker does not have",
+            send.sys_flag
+        );
+        return Err(Refusal::new(response::MESSAGE_ILLEGAL, remark));
     }
     if delay_level(send) > 0 && !is_retry {
         let remark = "delay levels are not supported by this broker";

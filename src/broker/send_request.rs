@@ -105,8 +105,15 @@ impl<'a> SendRequest<'a> {
             .is_none_or(|value| value.eq_ignore_ascii_case("true"))
     }
 
-    /// The messages of a batch body.
-    pub fn parts(&self) -> Result<Vec<Part<'a>>, Refusal> {
+    /// The messages of a batch body, which counts as one message against the limit.
+    pub fn parts(&self, max_message_size: usize) -> Result<Vec<Part<'a>>, Refusal> {
+        if self.body.len() > max_message_size {
+            let remark = format!(
+                "a batch of {} bytes, at most {max_message_size}",
+                self.body.len()
+            );
+            return Err(Refusal::new(response::MESSAGE_ILLEGAL, remark));
+        }
         let mut reader = Reader::new(self.body);
         let mut parts = Vec::new();
         while !reader.is_empty() {
@@ -217,12 +224,17 @@ mod tests {
             .with("e", 0)
             .with("m", true);
         let command = request(310, ext.clone(), &body);
-        let parts = SendRequest::parse(&command).and_then(|send| send.parts().map(|p| p.len()));
+        let parts = SendRequest::parse(&command).and_then(|send| send.parts(1000).map(|p| p.len()));
         assert_eq!(parts.expect("a whole batch"), 3);
+        let send = SendRequest::parse(&command).expect("the header is fine");
+        assert!(
+            send.parts(body.len() - 1).is_err(),
+            "larger than a message may be"
+        );
         for cut in (1..body.len()).filter(|cut| ![23, 48].contains(cut)) {
             let command = request(310, ext.clone(), &body[..cut]);
             let send = SendRequest::parse(&command).expect("the header is fine");
-            assert!(send.parts().is_err(), "cut at {cut}");
+            assert!(send.parts(1000).is_err(), "cut at {cut}");
         }
     }
 }

@@ -50,7 +50,6 @@ struct Queue {
     batches: VecDeque<Batch>,
     requests: usize,
     bytes: usize,
-    refused: VecDeque<Batch>,
     stopped: bool,
 }
 
@@ -62,14 +61,6 @@ pub struct Sender {
     filled: Condvar,
 }
 
-/// What the send thread does next.
-pub enum Work {
-    Store(Vec<Batch>),
-    /// Too much was queued: answer these with "busy".
-    Refuse(Vec<Batch>),
-    Stop,
-}
-
 impl Sender {
     pub fn new(requests_max: usize) -> Sender {
         Sender {
@@ -79,37 +70,35 @@ impl Sender {
         }
     }
 
-    pub fn submit(&self, batch: Batch) {
+    /// Queues a batch; hands it back if too much waits, or nobody will take it any more.
+    pub fn submit(&self, batch: Batch) -> Result<(), Batch> {
         let mut queue = self.lock();
         let requests = queue.requests + batch.requests.len();
         let full = queue.bytes + batch.bytes > QUEUED_MAX || requests > self.requests_max;
-        if full && !queue.batches.is_empty() {
-            queue.refused.push_back(batch);
-        } else {
-            queue.requests = requests;
-            queue.bytes += batch.bytes;
-            queue.batches.push_back(batch);
+        if queue.stopped || (full && !queue.batches.is_empty()) {
+            return Err(batch);
         }
+        queue.requests = requests;
+        queue.bytes += batch.bytes;
+        queue.batches.push_back(batch);
         drop(queue);
         self.filled.notify_one();
+        Ok(())
     }
 
-    /// Waits for work.
-    pub fn take(&self) -> Work {
+    /// Waits for batches; `None` once the broker stops and nothing waits any more.
+    pub fn take(&self) -> Option<Vec<Batch>> {
         let mut queue = self.lock();
         loop {
-            if !queue.refused.is_empty() {
-                return Work::Refuse(queue.refused.drain(..).collect());
-            }
             if !queue.batches.is_empty() {
                 let count = queue.batches.len().min(BATCHES_PER_PASS);
                 let batches: Vec<Batch> = queue.batches.drain(..count).collect();
                 queue.bytes -= batches.iter().map(Batch::bytes).sum::<usize>();
                 queue.requests -= batches.iter().map(|b| b.requests.len()).sum::<usize>();
-                return Work::Store(batches);
+                return Some(batches);
             }
             if queue.stopped {
-                return Work::Stop;
+                return None;
             }
             queue = self
                 .filled

@@ -154,7 +154,9 @@ fn local_address(settings: &Settings) -> IpAddr {
     let servers = settings.list("namesrvAddr");
     let first = servers
         .first()
-        .and_then(|server| server.to_socket_addrs().ok()?.next());
+        .and_then(|server| server.to_socket_addrs().ok())
+        // Clients of the original know IPv4 best: `localhost` is not ::1 here.
+        .and_then(|found| found.min_by_key(SocketAddr::is_ipv6));
     let Some(server) = first else { return LOOPBACK };
     let from: SocketAddr = match server {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),

@@ -3,13 +3,13 @@
 
 use std::fmt;
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use super::codes::response;
 use super::command::{Command, CommandError};
 use super::frame::{self, FrameError};
-use crate::net::listener::{prepare, resolve};
+use crate::net::listener::prepare;
 
 pub struct Client {
     stream: TcpStream,
@@ -70,8 +70,7 @@ impl Client {
     /// Connects to `host:port`.
     pub fn connect(address: &str, timeout: Duration) -> Result<Client, ClientError> {
         let failed = |error| ClientError::Connect(address.to_owned(), error);
-        let stream = TcpStream::connect_timeout(&resolve(address).map_err(failed)?, timeout)
-            .map_err(failed)?;
+        let stream = connect_any(address, timeout).map_err(failed)?;
         prepare(&stream).map_err(failed)?;
         Ok(Client {
             stream,
@@ -221,6 +220,18 @@ impl Client {
     fn failed(&self, error: io::Error) -> ClientError {
         ClientError::Io(self.address.clone(), error)
     }
+}
+
+/// Tries every address of a name: `localhost` may be ::1 first, where nobody listens.
+fn connect_any(address: &str, timeout: Duration) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for candidate in address.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&candidate, timeout) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
 }
 
 fn is_timeout(error: &io::Error) -> bool {

@@ -22,6 +22,8 @@ use crate::base::reader::{Reader, Short};
 
 const FLAG_RESPONSE: i32 = 1;
 const FLAG_ONEWAY: i32 = 2;
+/// A subscription group or a lock request of a client with thousands of queues is smaller.
+const SMALL_BODY_MAX: usize = 1024 * 1024;
 
 /// How a header is written. A reply uses its request's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -158,6 +160,16 @@ impl Command {
     pub fn with_body(mut self, body: Vec<u8>) -> Command {
         (self.frame, self.body_at) = (body, 0);
         self
+    }
+
+    /// Without its body, if that is larger than any request but a send has reason to be. Requests
+    /// that are held for long must not hold 16 MiB each.
+    pub fn without_large_body(self) -> Command {
+        if self.body().len() > SMALL_BODY_MAX {
+            self.with_body(Vec::new())
+        } else {
+            self
+        }
     }
 
     pub fn oneway(mut self) -> Command {

@@ -13,6 +13,8 @@ use crate::base::reader::Reader;
 
 /// Longest frame, the length word included (`com.rocketmq.remoting.frameMaxLength`).
 pub const FRAME_MAX: usize = 16 * 1024 * 1024;
+/// Longest header: 32 KiB of properties, every byte of which JSON may write as six, and the rest.
+const HEADER_MAX: usize = 256 * 1024;
 /// Bytes before the header.
 pub const PREFIX: usize = 8;
 /// First byte of a TLS hello. A frame's first byte is 0 or 1: lengths stay below 16 MiB.
@@ -57,7 +59,7 @@ pub fn complete(input: &[u8]) -> Result<Option<usize>, FrameError> {
         return Ok(None);
     };
     let header = (mark & 0x00ff_ffff) as usize;
-    if header > frame - PREFIX {
+    if header > (frame - PREFIX).min(HEADER_MAX) {
         return Err(FrameError::HeaderLength { header, frame });
     }
     Ok((input.len() >= frame).then_some(frame))
