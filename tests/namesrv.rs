@@ -298,11 +298,14 @@ fn of_many_large_unfinished_frames_the_largest_is_closed() {
 fn a_peer_that_does_not_fetch_its_answers_is_held_back() {
     let namesrv = start();
     let mut asks = client(&namesrv);
-    let key = Fields::default().with("namespace", "n").with("key", "k");
-    let value = "v".repeat(3_000_000);
-    let put = Command::request(request::PUT_KV_CONFIG, key.clone().with("value", &value));
-    asks.ask(put, PATIENCE).expect("put");
-    let get = Command::request(request::GET_KV_CONFIG, key);
+    let value = "v".repeat(200_000);
+    for key in 0..15 {
+        let ext = Fields::default().with("namespace", "n").with("key", key);
+        let put = Command::request(request::PUT_KV_CONFIG, ext.with("value", &value));
+        asks.ask(put, PATIENCE).expect("put");
+    }
+    let all = Fields::default().with("namespace", "n");
+    let get = Command::request(request::GET_KVLIST_BY_NAMESPACE, all);
     let mut greedy = raw(&namesrv);
     greedy.write_all(&get.to_bytes().repeat(100)).expect("sent");
     for _ in 0..20 {
@@ -318,7 +321,7 @@ fn a_peer_that_does_not_fetch_its_answers_is_held_back() {
     assert!(resident < 150 << 20, "{resident} bytes are resident");
     for _ in 0..100 {
         let reply = read_reply(&mut greedy);
-        assert_eq!(reply.ext().get("value"), Some(value.as_str()));
+        assert!(reply.body().len() > 3_000_000);
     }
 }
 

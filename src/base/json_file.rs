@@ -5,10 +5,47 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use serde_json::Value;
 
 use super::json;
+
+/// A table's file, and which of the table's generations it holds. The lock is held while the file
+/// is written, and by nobody else.
+pub struct SavedFile {
+    path: PathBuf,
+    generation: Mutex<u64>,
+}
+
+impl SavedFile {
+    /// The file holds generation 0: what the table was loaded from.
+    pub fn new(path: PathBuf) -> SavedFile {
+        SavedFile {
+            path,
+            generation: Mutex::new(0),
+        }
+    }
+
+    /// Writes the file if the table's generation is another than the file's; false if not.
+    /// `content` takes the table's own lock for a moment, and gives its generation and its text
+    /// if that generation is not the given one.
+    pub fn save_if_changed(
+        &self,
+        content: impl FnOnce(u64) -> Option<(u64, Value)>,
+    ) -> io::Result<bool> {
+        let mut saved = self
+            .generation
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let Some((generation, value)) = content(*saved) else {
+            return Ok(false);
+        };
+        save(&self.path, &value)?;
+        *saved = generation;
+        Ok(true)
+    }
+}
 
 /// Which of the two files a table was read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

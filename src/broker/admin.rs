@@ -12,7 +12,6 @@ use std::time::Instant;
 use serde_json::{Map, Value, json};
 
 use super::clients::Clients;
-use super::data_version::DataVersion;
 use super::delay::Delays;
 use super::groups::Groups;
 use super::locks::Locks;
@@ -23,6 +22,7 @@ use super::runtime_info::{LiveFigures, ha_status, runtime_info};
 use super::stats::Stats;
 use super::topics::{TopicConfig, Topics};
 use super::{groups, table::Entry, topics};
+use crate::base::data_version::DataVersion;
 use crate::base::json as dialect;
 use crate::remoting::codes::{request as code, response};
 use crate::remoting::{Command, Fields};

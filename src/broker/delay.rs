@@ -9,15 +9,16 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::ops::Deref;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Map, Value};
 
-use super::data_version::DataVersion;
 use super::topics::{SCHEDULE_TOPIC, TRANS_HALF_TOPIC, check_stored_name};
 use crate::base::clock::wall_ms;
-use crate::base::{json, json_file};
+use crate::base::data_version::DataVersion;
+use crate::base::json;
+use crate::base::json_file::{self, SavedFile};
 use crate::store::record::{Message, RecordView};
 use crate::store::{Chunk, DelayLevels, QueueBounds, QueueEntry, Store, StoreError, properties};
 
@@ -98,11 +99,9 @@ impl DelayStore for Store {
 }
 
 pub struct Delays {
-    path: PathBuf,
+    file: SavedFile,
     levels: DelayLevels,
     state: Mutex<State>,
-    /// The generation that is on disk. Held while the file is written, and by nobody else.
-    saved: Mutex<u64>,
 }
 
 struct State {
@@ -142,10 +141,9 @@ impl Delays {
             Err(error) => return Err(error),
         };
         Ok(Delays {
-            path,
+            file: SavedFile::new(path),
             levels,
             state: Mutex::new(State::from_json(&value.unwrap_or_default())),
-            saved: Mutex::new(0),
         })
     }
 
@@ -302,17 +300,11 @@ impl Delays {
 
     /// Writes the file if a level moved since it was written; false if not.
     pub fn save_if_changed(&self) -> io::Result<bool> {
-        let mut saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner);
-        let (generation, value) = {
+        self.file.save_if_changed(|saved| {
             let state = self.state();
-            if state.generation == *saved {
-                return Ok(false);
-            }
-            (state.generation, state.to_json(|level| level.to_string()))
-        };
-        json_file::save(&self.path, &value)?;
-        *saved = generation;
-        Ok(true)
+            (state.generation != saved)
+                .then(|| (state.generation, state.to_json(|level| level.to_string())))
+        })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -449,7 +441,7 @@ mod tests {
 
         fn append(&self, message: &Message<'_>) -> Result<(), StoreError> {
             if *self.full.borrow() {
-                return Err(StoreError::DiskFull(PathBuf::new()));
+                return Err(StoreError::DiskFull(std::path::PathBuf::new()));
             }
             self.delivered.borrow_mut().push(Delivered {
                 topic: message.topic.to_owned(),

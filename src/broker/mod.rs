@@ -7,7 +7,6 @@ mod client;
 mod client_loop;
 pub mod clients;
 mod connections;
-pub mod data_version;
 pub mod delay;
 mod from_config;
 pub mod groups;

@@ -6,17 +6,18 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Map, Value};
 
-use super::data_version::DataVersion;
 use super::groups::{self, Groups};
 use super::refusal::{Refusal, reply};
 use super::topics::{self, Topics};
 use crate::base::clock::wall_ms;
-use crate::base::{json, json_file};
+use crate::base::data_version::DataVersion;
+use crate::base::json;
+use crate::base::json_file::{self, SavedFile};
 use crate::remoting::codes::response;
 use crate::remoting::{Command, Fields};
 
@@ -29,10 +30,8 @@ const VERSION_STEP: u64 = 500;
 pub type QueueOffsets = BTreeMap<i32, i64>;
 
 pub struct Offsets {
-    path: PathBuf,
+    file: SavedFile,
     state: Mutex<State>,
-    /// The generation that is on disk. Held while the file is written, and by nobody else.
-    saved: Mutex<u64>,
     /// A slave remembers what was committed at itself.
     slave: bool,
 }
@@ -70,9 +69,8 @@ impl Offsets {
             Err(error) => return Err(error),
         };
         Ok(Offsets {
-            path,
+            file: SavedFile::new(path),
             state: Mutex::new(State::from_json(value)),
-            saved: Mutex::new(0),
             slave,
         })
     }
@@ -245,17 +243,11 @@ impl Offsets {
 
     /// Writes the file if an offset changed since it was written; false if not.
     pub fn save_if_changed(&self) -> io::Result<bool> {
-        let mut saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner);
-        let (generation, value) = {
+        self.file.save_if_changed(|saved| {
             let state = self.state();
-            if state.generation == *saved {
-                return Ok(false);
-            }
-            (state.generation, state.to_json(|id| id.to_string()))
-        };
-        json_file::save(&self.path, &value)?;
-        *saved = generation;
-        Ok(true)
+            (state.generation != saved)
+                .then(|| (state.generation, state.to_json(|id| id.to_string())))
+        })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

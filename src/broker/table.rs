@@ -8,14 +8,14 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::path::Path;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use serde_json::{Map, Value};
 
-use super::data_version::DataVersion;
 use crate::base::clock::wall_ms;
-use crate::base::json_file;
+use crate::base::data_version::DataVersion;
+use crate::base::json_file::{self, SavedFile};
 
 /// One kind of configuration.
 pub trait Entry: Sized + PartialEq {
@@ -31,10 +31,8 @@ pub trait Entry: Sized + PartialEq {
 }
 
 pub struct Table<E> {
-    path: PathBuf,
+    file: SavedFile,
     state: RwLock<State<E>>,
-    /// The generation that is on disk. Held while the file is written, and by nobody else.
-    saved: Mutex<u64>,
     on_change: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
@@ -66,9 +64,8 @@ impl<E: Entry> Table<E> {
             state.note_change();
         }
         Ok(Table {
-            path,
+            file: SavedFile::new(path),
             state: RwLock::new(state),
-            saved: Mutex::new(0),
             on_change: OnceLock::new(),
         })
     }
@@ -168,17 +165,10 @@ impl<E: Entry> Table<E> {
 
     /// Writes the file if the table changed since it was written; false if not.
     pub fn save_if_changed(&self) -> io::Result<bool> {
-        let mut saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner);
-        let (generation, wrapper) = {
+        self.file.save_if_changed(|saved| {
             let state = self.read();
-            if state.generation == *saved {
-                return Ok(false);
-            }
-            (state.generation, state.wrapper())
-        };
-        json_file::save(&self.path, &wrapper)?;
-        *saved = generation;
-        Ok(true)
+            (state.generation != saved).then(|| (state.generation, state.wrapper()))
+        })
     }
 
     fn changed(&self) {

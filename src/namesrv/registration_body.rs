@@ -21,7 +21,8 @@ use std::fmt;
 
 use serde_json::Value;
 
-use super::routes::{DataVersion, QueueData};
+use super::routes::QueueData;
+use crate::base::data_version::DataVersion;
 use crate::base::json::{self, JsonError};
 use crate::base::reader::{Reader, Short};
 
@@ -105,7 +106,7 @@ fn from_json(body: &Value) -> RegistrationBody {
         is_topic(name).then(|| (name.to_owned(), queue_data(config)))
     });
     RegistrationBody {
-        version: data_version(&wrapper["dataVersion"]),
+        version: DataVersion::of(wrapper).unwrap_or_default(),
         topics: topics.collect(),
         filter_servers: strings(&body["filterServerList"]),
     }
@@ -113,7 +114,7 @@ fn from_json(body: &Value) -> RegistrationBody {
 
 fn from_parts(parts: &[u8]) -> Result<RegistrationBody, BodyError> {
     let mut reader = Reader::new(parts);
-    let version = data_version(&json::parse(reader.bytes32()?)?);
+    let version = DataVersion::read(&json::parse(reader.bytes32()?)?);
     let mut topics = BTreeMap::new();
     for _ in 0..reader.i32()? {
         let text = String::from_utf8_lossy(reader.bytes32()?);
@@ -164,15 +165,6 @@ pub fn queue_data(config: &Value) -> QueueData {
         write_queues: number("writeQueueNums", DEFAULT_QUEUES),
         perm: number("perm", DEFAULT_PERM),
         sys_flag: number("topicSysFlag", 0),
-    }
-}
-
-pub fn data_version(value: &Value) -> DataVersion {
-    let number = |name| json::number(value, name).unwrap_or(0);
-    DataVersion {
-        counter: number("counter"),
-        timestamp: number("timestamp"),
-        state_version: number("stateVersion"),
     }
 }
 

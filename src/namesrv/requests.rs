@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value, json};
 
 use super::kv::{KvConfig, ORDER_TOPIC_CONFIG};
-use super::registration_body::{RegistrationBody, data_version, queue_data};
+use super::registration_body::{RegistrationBody, queue_data};
 use super::routes::{BrokerData, BrokerId, Registration, Routes, TopicRoute, UnitList};
+use crate::base::data_version::DataVersion;
 use crate::base::json::{self, bare_key};
 use crate::remoting::codes::{request as code, response};
 use crate::remoting::fields::FieldError;
@@ -155,7 +156,7 @@ impl State {
             text => json::parse(text).map_err(error)?,
         };
         let known = self.routes.heard(request.ext().need("brokerAddr")?, now);
-        let changed = known != Some(data_version(&asked));
+        let changed = known != Some(DataVersion::read(&asked));
         let text = known.map(|version| {
             json::write(&json!({
                 "counter": version.counter,

@@ -16,6 +16,7 @@
 //! `HOLDS_FOR`; the other one is refused and told so. A larger `stateVersion` wins at once: a
 //! promotion raises it.
 
+use crate::base::data_version::DataVersion;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -37,14 +38,6 @@ const PERM_WRITE: i32 = 2;
 const PERM_READ_WRITE: i32 = 6;
 const SYS_FLAG_UNIT: i32 = 1;
 const SYS_FLAG_UNIT_SUB: i32 = 2;
-
-/// Equal or not; there is no order between two versions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DataVersion {
-    pub counter: i64,
-    pub timestamp: i64,
-    pub state_version: i64,
-}
 
 /// One topic's queues on one broker name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -28,12 +28,17 @@ impl DataVersion {
     /// The member `dataVersion` of a body or file; `None` if there is none.
     pub fn of(value: &Value) -> Option<DataVersion> {
         let version = value.get("dataVersion").filter(|v| v.is_object())?;
+        Some(DataVersion::read(version))
+    }
+
+    /// The object itself; absent members are 0.
+    pub fn read(version: &Value) -> DataVersion {
         let member = |name| json::number(version, name).unwrap_or(0);
-        Some(DataVersion {
+        DataVersion {
             counter: member("counter"),
             timestamp: member("timestamp"),
             state_version: member("stateVersion"),
-        })
+        }
     }
 
     /// Notes a change at `now_ms`.
