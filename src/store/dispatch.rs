@@ -5,6 +5,7 @@
 //! changes nothing, and a wrong entry is put right. Recovery and the `dispatch` thread use the
 //! same walk.
 
+use std::cmp::Ordering as CmpOrdering;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,6 +21,8 @@ use super::{Arrival, Store};
 
 /// Log bytes after which a pass ends, so that what it found becomes visible.
 const PASS_BYTES: usize = 1024 * 1024;
+/// The system flag of a record that holds a whole batch (5.x BatchCQ).
+const SYS_INNER_BATCH: i32 = 1 << 7;
 /// Where delayed messages wait; their entries hold the delivery time.
 pub const SCHEDULE_TOPIC: &str = "SCHEDULE_TOPIC_XXXX";
 /// No queue gets this long; its files' names must stay within 20 digits.
@@ -75,6 +78,8 @@ pub struct Dispatcher<'s> {
     touched: Vec<QueueName>,
     /// Queues that miss entries before the next one; nothing is added until they are rebuilt.
     gaps: HashSet<QueueName>,
+    /// Topics in which a record of a whole batch was met, each reported once.
+    batches_in: HashSet<Box<str>>,
 }
 
 /// Entries of one queue that are not written yet.
@@ -87,7 +92,7 @@ struct Pending {
     fresh: bool,
     /// Log offset behind the record of the last entry.
     log_end: u64,
-    /// Records since then whose place was taken: they miss elsewhere.
+    /// Places since then that have no entry: of records whose own place was taken, or of batches.
     displaced: u64,
     tags_code: i64,
     stored_ms: i64,
@@ -138,6 +143,7 @@ impl<'s> Dispatcher<'s> {
             pending: HashMap::new(),
             touched: Vec::new(),
             gaps: HashSet::new(),
+            batches_in: HashSet::new(),
         }
     }
 
@@ -238,9 +244,12 @@ impl<'s> Dispatcher<'s> {
         }
         if self.at >= self.scope.queues_from
             && takes_queue_offset(view.sys_flag)
-            && !self.store.is_batch_queue_topic(view)
+            && !self.store.batch_topics.contains(view.topic)
         {
-            self.place(view)?;
+            match view.sys_flag & SYS_INNER_BATCH {
+                0 => self.place(view)?,
+                _ => self.pass_over_batch(view)?,
+            }
         }
         self.store
             .dispatched_ms
@@ -297,6 +306,32 @@ impl<'s> Dispatcher<'s> {
         pending.displaced = 0;
         pending.tags_code = entry.tags_code;
         pending.stored_ms = view.stored_ms;
+        Ok(())
+    }
+
+    /// A record of a whole batch belongs into a queue of another format, which is neither built
+    /// nor served. A queue that has ordinary messages keeps the place that it took among them.
+    fn pass_over_batch(&mut self, view: &RecordView<'_>) -> Result<(), StoreError> {
+        let (topic, id) = (view.topic, view.queue_id);
+        if !self.batches_in.contains(topic) {
+            log::warn!("topic {topic} has records of whole batches, which are not served");
+            self.batches_in.insert(topic.into());
+        }
+        if self.store.queues.get(topic, id).is_none() || !self.wants(view) {
+            return Ok(());
+        }
+        let pending = self.pending_of(view)?;
+        let empty = pending.entries.is_empty() && pending.queue.has_no_entries();
+        let places = batch_places(view);
+        match view.queue_offset.cmp(&pending.next()) {
+            CmpOrdering::Equal if !empty => {
+                pending.push(QueueEntry::FILLER);
+                pending.log_end = view.physical_offset as u64 + view.size as u64;
+                pending.displaced = places - 1;
+            }
+            CmpOrdering::Greater if !empty => pending.displaced += places,
+            _ => {}
+        }
         Ok(())
     }
 
@@ -473,6 +508,13 @@ pub fn rebuild(store: &Store, queues: HashSet<QueueName>, to: u64) -> Result<(),
 
 fn is_blank(bytes: &[u8]) -> bool {
     bytes.get(4..8) == Some(&record::MAGIC_BLANK.to_be_bytes())
+}
+
+/// Queue offsets that a whole batch takes: one a message. Each message has at least a byte.
+fn batch_places(view: &RecordView<'_>) -> u64 {
+    let places = view.property(properties::INNER_NUM);
+    let places = places.and_then(|places| places.parse().ok());
+    places.unwrap_or(1).clamp(1, view.size as u64)
 }
 
 /// What the queue entry says about a record's tags; in the delay topic, when it is due.

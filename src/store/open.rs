@@ -294,7 +294,7 @@ fn assemble(config: StoreConfig, lock: LockFile, kept: Kept, parts: Parts) -> St
         dispatched_ms: AtomicI64::new(0),
         checkpointed: AtomicU64::new(u64::MAX),
         lost: parts.lost,
-        batch_topics: RwLock::new(parts.batch_topics),
+        batch_topics: parts.batch_topics,
         counters,
         disk_full: AtomicBool::new(false),
         dispatch_stopped: AtomicBool::new(false),
