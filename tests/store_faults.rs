@@ -3,6 +3,8 @@
 mod local;
 
 use std::fs;
+use std::path::Path;
+use std::sync::Arc;
 
 use local::*;
 use twinmq::store::{Message, Store};
@@ -55,5 +57,58 @@ fn a_topic_with_batch_queues_gets_no_others() {
     put(&store, "U", 0, b"queued");
     assert_eq!(store.queue_bounds("T", 0), None);
     assert_eq!(bodies(&store, "U", 0), ["queued"]);
+    store.close().expect("closed");
+}
+
+fn open_slave(root: &Path) -> Arc<Store> {
+    let mut config = config(root);
+    config.slave = true;
+    Store::open(config).expect("the store opens")
+}
+
+/// A store whose process ended when its first log file had been made and nothing written to it.
+fn crash_before_the_first_record(root: &Path, base: u64) {
+    fs::create_dir_all(root.join("commitlog")).expect("a directory");
+    let zeros = vec![0; LOG_FILE_SIZE as usize];
+    fs::write(log_file(root, base), zeros).expect("written");
+    fs::write(root.join("abort"), "").expect("written");
+}
+
+#[test]
+fn a_first_file_without_a_record_is_no_log() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let master = open(&dir.path().join("master"));
+    while master.log().end() < 2 * LOG_FILE_SIZE {
+        put(&master, "T", 0, &[b'x'; 2000]);
+    }
+    let bytes = master.log().read(LOG_FILE_SIZE, usize::MAX).expect("there");
+    for base in [0, 3 * LOG_FILE_SIZE] {
+        let root = dir.path().join(format!("slave{base}"));
+        crash_before_the_first_record(&root, base);
+        let slave = open_slave(&root);
+        assert!(slave.log().is_empty(), "file {base}");
+        assert_eq!(slave.log().end(), 0);
+        // So it takes the log of a master from wherever that begins.
+        slave
+            .log()
+            .append_raw(LOG_FILE_SIZE, &bytes)
+            .expect("appended");
+        settle(&slave);
+        assert_eq!(slave.log().start(), LOG_FILE_SIZE);
+        let first = slave.queue_bounds("T", 0).expect("there").min;
+        assert!(first > 0 && !pull_all(&slave, "T", 0).is_empty());
+        slave.close().expect("closed");
+    }
+    master.close().expect("closed");
+}
+
+#[test]
+fn a_master_keeps_its_place_in_the_log() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    crash_before_the_first_record(dir.path(), 3 * LOG_FILE_SIZE);
+    let store = open(dir.path());
+    assert!(!store.log().is_empty());
+    // Offsets that were given out before are not given out again.
+    assert_eq!(put(&store, "T", 0, b"next").start, 3 * LOG_FILE_SIZE);
     store.close().expect("closed");
 }
