@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use local::*;
+use twinmq::store::mapped_file::MappedFile;
 use twinmq::store::{Message, Store};
 
 #[test]
@@ -111,4 +112,39 @@ fn a_master_keeps_its_place_in_the_log() {
     // Offsets that were given out before are not given out again.
     assert_eq!(put(&store, "T", 0, b"next").start, 3 * LOG_FILE_SIZE);
     store.close().expect("closed");
+}
+
+/// Runs itself in a process of its own, whose address space has no room for the file.
+#[test]
+fn a_file_that_cannot_be_mapped_is_not_left_behind() {
+    const PATH: &str = "TWINMQ_TEST_UNMAPPABLE";
+    const SIZE: u64 = 256 << 20;
+    let Some(path) = std::env::var_os(PATH) else {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let test = "a_file_that_cannot_be_mapped_is_not_left_behind";
+        let output = std::process::Command::new(std::env::current_exe().expect("this test"))
+            .args(["--exact", test, "--nocapture"])
+            .env(PATH, dir.path().join("f"))
+            .output()
+            .expect("it runs");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{text}");
+        assert!(text.contains("1 passed"), "{text}");
+        return;
+    };
+    let status = std::fs::read_to_string("/proc/self/status").expect("figures");
+    let kib = status.lines().find_map(|line| line.strip_prefix("VmSize:"));
+    let kib = kib.expect("a line").trim().trim_end_matches(" kB");
+    let used: u64 = kib.parse().expect("a number");
+    let limit = rustix::process::Rlimit {
+        current: Some(used * 1024 + SIZE / 2),
+        maximum: None,
+    };
+    rustix::process::setrlimit(rustix::process::Resource::As, limit).expect("it is lower");
+    let path = Path::new(&path);
+    match MappedFile::create(path, 0, SIZE) {
+        Err(error) => assert!(error.to_string().contains("map"), "{error}"),
+        Ok(_) => panic!("it was mapped"),
+    }
+    assert!(!path.exists(), "it can be made again");
 }
