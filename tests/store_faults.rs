@@ -148,3 +148,23 @@ fn a_file_that_cannot_be_mapped_is_not_left_behind() {
     }
     assert!(!path.exists(), "it can be made again");
 }
+
+#[test]
+fn a_log_file_that_was_never_finished_is_removed() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let store = open(dir.path());
+    put(&store, "T", 0, b"x");
+    store.close().expect("closed");
+    let short = log_file(dir.path(), LOG_FILE_SIZE);
+    fs::write(&short, vec![0; 9000]).expect("written");
+    let store = open(dir.path());
+    assert_eq!(bodies(&store, "T", 0), ["x"]);
+    assert!(!short.exists());
+    store.close().expect("closed");
+    let mut content = vec![0; 9000];
+    content[8999] = 1;
+    fs::write(&short, &content).expect("written");
+    let reason = refusal(Store::open(config(dir.path())));
+    assert!(reason.contains("has 9000 bytes"), "{reason}");
+    assert_eq!(fs::read(&short).expect("still there"), content);
+}
