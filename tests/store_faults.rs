@@ -5,9 +5,12 @@ mod local;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use local::*;
+use twinmq::store::checkpoint::Checkpoint;
 use twinmq::store::mapped_file::MappedFile;
+use twinmq::store::record::RecordView;
 use twinmq::store::{Message, Store};
 
 #[test]
@@ -167,4 +170,88 @@ fn a_log_file_that_was_never_finished_is_removed() {
     let reason = refusal(Store::open(config(dir.path())));
     assert!(reason.contains("has 9000 bytes"), "{reason}");
     assert_eq!(fs::read(&short).expect("still there"), content);
+}
+
+/// The pieces of a log as a slave gets them: records, and blanks with their filler.
+fn pieces(store: &Store) -> Vec<(u64, Vec<u8>)> {
+    let (mut at, mut pieces) = (store.log().start(), Vec::new());
+    while let Some(chunk) = store.log().read(at, usize::MAX) {
+        let size = RecordView::parse(&chunk).map_or(chunk.len(), |view| view.size);
+        pieces.push((at, chunk[..size].to_vec()));
+        at += size as u64;
+    }
+    pieces
+}
+
+fn wait_for(what: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !condition() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A slave that cannot create queue 0's second file, and is told the 21st message of that queue.
+/// Returns the store time of the last message that could be queued, and what else the log has.
+fn slave_with_a_broken_queue(root: &Path) -> (Arc<Store>, i64, Vec<(u64, Vec<u8>)>) {
+    let master = open(&root.join("master"));
+    for _ in 0..20 {
+        put(&master, "T", 0, b"x");
+    }
+    std::thread::sleep(Duration::from_millis(5)); // so that its store time is another
+    let behind = put(&master, "T", 0, b"21st").start;
+    let mut later = message("T", 1, b"later");
+    later.properties = b"KEYS\x01later\x02";
+    master.append(&[later]).expect("appended");
+    settle(&master);
+    let mut log = pieces(&master);
+    let rest = log.split_off(log.iter().position(|(at, _)| *at == behind).expect("there"));
+    master.close().expect("closed");
+
+    let slave = open_slave(&root.join("slave"));
+    for (at, bytes) in &log {
+        slave.log().append_raw(*at, bytes).expect("appended");
+    }
+    settle(&slave);
+    let queued_ms = slave.figures().latest_stored_ms.expect("a record");
+    let queue = root.join("slave/consumequeue/T/0");
+    fs::rename(&queue, root.join("aside")).expect("moved");
+    fs::write(&queue, "no directory").expect("written");
+    let (at, bytes) = &rest[0];
+    slave.log().append_raw(*at, bytes).expect("appended");
+    slave.wake_followers();
+    wait_for("dispatch stops", || slave.figures().dispatch_stopped);
+    (slave, queued_ms, rest)
+}
+
+#[test]
+fn a_checkpoint_is_never_ahead_of_the_queues() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let (slave, queued_ms, rest) = slave_with_a_broken_queue(dir.path());
+    let view = RecordView::parse(&rest[0].1).expect("a record");
+    assert!(view.stored_ms > queued_ms, "else this shows nothing");
+    assert_eq!(slave.figures().latest_stored_ms, Some(queued_ms));
+    slave.close().expect("closed");
+    let checkpoint = Checkpoint::read(&dir.path().join("slave/checkpoint")).expect("there");
+    assert_eq!(checkpoint.queue_ms, queued_ms);
+}
+
+#[test]
+fn what_could_not_be_queued_is_written_before_more_is_read() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let (slave, _, rest) = slave_with_a_broken_queue(dir.path());
+    for (at, bytes) in &rest[1..] {
+        slave.log().append_raw(*at, bytes).expect("appended");
+    }
+    let later = || slave.query("T", "later", 64, 0, i64::MAX).len();
+    // Two tries go by in this time: the index shows how far they read.
+    std::thread::sleep(Duration::from_millis(2500));
+    assert_eq!(later(), 0, "nothing more is held in memory");
+    let queue = dir.path().join("slave/consumequeue/T/0");
+    fs::remove_file(&queue).expect("removed");
+    fs::rename(dir.path().join("aside"), &queue).expect("moved");
+    settle(&slave);
+    assert_eq!((bodies(&slave, "T", 0).len(), later()), (21, 1));
+    assert_eq!(bodies(&slave, "T", 1), ["later"]);
+    slave.close().expect("closed");
 }

@@ -171,20 +171,15 @@ impl<'s> Dispatcher<'s> {
     }
 
     /// Walks some bytes and makes what was found visible. Returns the queues that grew, also
-    /// when the walk failed: what could not be written is kept for the next pass.
+    /// when the walk failed. What could not be written is kept, and the next pass begins with
+    /// it: so no more than one pass's entries are ever held.
     pub fn pass(&mut self, limit: u64) -> (Vec<Arrival>, Result<(), StoreError>) {
-        let walked = self.walk(limit);
         let mut arrivals = Vec::new();
-        let written = self.write_pending(&mut arrivals);
-        if written.is_ok() {
-            self.written = self.at;
-            if self.walked_ms != 0 && self.scope.rebuild.is_none() {
-                self.store
-                    .dispatched_ms
-                    .store(self.walked_ms, Ordering::Release);
-            }
-        }
-        (arrivals, walked.and(written))
+        let passed = self.write_pending(&mut arrivals).and_then(|()| {
+            let walked = self.walk(limit);
+            walked.and(self.write_pending(&mut arrivals))
+        });
+        (arrivals, passed)
     }
 
     fn walk(&mut self, limit: u64) -> Result<(), StoreError> {
@@ -251,9 +246,7 @@ impl<'s> Dispatcher<'s> {
                 _ => self.pass_over_batch(view)?,
             }
         }
-        self.store
-            .dispatched_ms
-            .store(view.stored_ms, Ordering::Release);
+        self.walked_ms = view.stored_ms;
         Ok(())
     }
 
@@ -474,6 +467,12 @@ impl<'s> Dispatcher<'s> {
                 }
             }
             self.touched.pop();
+        }
+        self.written = self.at;
+        // Only now: a checkpoint takes it as what the queues have.
+        if self.walked_ms != 0 && self.scope.rebuild.is_none() {
+            let dispatched_ms = &self.store.dispatched_ms;
+            dispatched_ms.store(self.walked_ms, Ordering::Release);
         }
         Ok(())
     }
