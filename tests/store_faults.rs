@@ -255,3 +255,65 @@ fn what_could_not_be_queued_is_written_before_more_is_read() {
     assert_eq!(bodies(&slave, "T", 1), ["later"]);
     slave.close().expect("closed");
 }
+
+#[test]
+fn a_rebuild_steps_over_what_is_no_record() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let store = open(&dir.path().join("base"));
+    let mut count = 0;
+    while store.log().end() < 3 * LOG_FILE_SIZE || count % 2 == 1 {
+        put(&store, "T", count % 2, &[b'x'; 2000]);
+        count += 1;
+    }
+    let log = pieces(&store);
+    store.close().expect("closed");
+    let is_blank = |bytes: &[u8]| RecordView::parse(bytes).is_err();
+    let last_in_file = log.iter().position(|(_, b)| is_blank(b)).expect("one") - 1;
+    // Size, magic, physical offset and a length, of a record inside a file and of its last one.
+    for (n, piece) in [1, last_in_file].into_iter().enumerate() {
+        for offset in [1, 2, 5, 30, 35, 84] {
+            let root = dir.path().join(format!("{n}-{offset}"));
+            copy(&dir.path().join("base"), &root);
+            edit(&log_file(&root, 0), |bytes| {
+                bytes[log[piece].0 as usize + offset] ^= 0x20
+            });
+            // One queue has lost its files; by the other one only the log's end is looked at.
+            let queue = root.join("consumequeue/T/0");
+            fs::remove_dir_all(&queue).expect("removed");
+            fs::create_dir(&queue).expect("created");
+            let place = format!("record {piece}, byte {offset}");
+            let store = open(&root);
+            let served = bodies(&store, "T", 0).len() + bodies(&store, "T", 1).len();
+            assert_eq!(served as i32, count - 1, "{place}");
+            let max = |id| store.queue_bounds("T", id).expect("there").max;
+            assert_eq!(max(0) + max(1), i64::from(count), "{place}");
+            assert_eq!(store.figures().lost_ranges, 1, "{place}");
+            assert_eq!(store.figures().misplaced_records, 0, "{place}");
+            store.close().expect("closed");
+        }
+    }
+}
+
+#[test]
+fn a_damaged_record_from_a_peer_does_not_stop_the_queues() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let master = open(&dir.path().join("master"));
+    for n in 0..5 {
+        put(&master, "T", 0, format!("body {n}").as_bytes());
+    }
+    let mut log = pieces(&master);
+    master.close().expect("closed");
+    log[2].1[5] ^= 1; // its magic
+    let slave = open_slave(&dir.path().join("slave"));
+    for (at, bytes) in &log {
+        slave.log().append_raw(*at, bytes).expect("appended");
+        settle(&slave);
+    }
+    assert_eq!(
+        bodies(&slave, "T", 0),
+        ["body 0", "body 1", "body 3", "body 4"]
+    );
+    assert_eq!(slave.figures().lost_ranges, 1);
+    assert!(!slave.figures().dispatch_stopped);
+    slave.close().expect("closed");
+}

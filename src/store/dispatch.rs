@@ -8,8 +8,8 @@
 use std::cmp::Ordering as CmpOrdering;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 use super::commit_log::takes_queue_offset;
@@ -17,6 +17,7 @@ use super::consume_queue::{ConsumeQueue, ENTRY_SIZE, QueueEntry};
 use super::error::StoreError;
 use super::properties;
 use super::record::{self, Flaw, RecordView};
+use super::recovery::candidates;
 use super::{Arrival, Store};
 
 /// Log bytes after which a pass ends, so that what it found becomes visible.
@@ -188,8 +189,8 @@ impl<'s> Dispatcher<'s> {
             log::warn!("dispatch goes on at {}: the log begins there", log.start());
             self.at = log.start();
         }
-        if let Some(lost) = self.lost(self.at) {
-            self.at = lost.end;
+        if let Some(end) = self.lost_until(self.at) {
+            self.at = end;
             return Ok(());
         }
         if self.at >= limit {
@@ -201,7 +202,7 @@ impl<'s> Dispatcher<'s> {
         let mut position = 0;
         while position < chunk.len().min(PASS_BYTES) {
             self.at = start + position as u64;
-            if self.lost(self.at).is_some() {
+            if self.lost_until(self.at).is_some() {
                 return Ok(()); // the next pass steps over it
             }
             match RecordView::parse(&chunk[position..]) {
@@ -214,23 +215,71 @@ impl<'s> Dispatcher<'s> {
                     self.at = start - start % size + size;
                     return Ok(());
                 }
-                Ok(view) => return self.corrupt(Flaw::PhysicalOffset(view.physical_offset)),
-                Err(flaw) => return self.corrupt(flaw),
+                Ok(view) => {
+                    self.step_over(Flaw::PhysicalOffset(view.physical_offset), limit);
+                    return Ok(());
+                }
+                Err(flaw) => {
+                    self.step_over(flaw, limit);
+                    return Ok(());
+                }
             }
         }
         self.at = start + position as u64;
         Ok(())
     }
 
-    fn corrupt(&self, flaw: Flaw) -> Result<(), StoreError> {
-        Err(StoreError::Corrupt {
-            offset: self.at,
-            flaw,
-        })
+    /// What stands here is no record, though the log is known to go on to `limit`: recovery has
+    /// not looked here, or a peer sent it. The walk goes on at the next record that is one, and
+    /// the stretch counts as lost, so that it is met only once.
+    fn step_over(&mut self, flaw: Flaw, limit: u64) {
+        let lost = self.at..self.next_record(limit);
+        let bytes = lost.end - lost.start;
+        log::error!(
+            "log offset {}: {bytes} bytes that are no record: {flaw}",
+            self.at
+        );
+        self.at = lost.end;
+        Counters::add(&self.store.counters.lost_ranges);
+        let mut known = self
+            .store
+            .lost
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        known.push(lost);
     }
 
-    fn lost(&self, at: u64) -> Option<&Range<u64>> {
-        self.store.lost.iter().find(|range| range.contains(&at))
+    /// The next place behind here, or else `limit`, where a record says itself that it stands.
+    fn next_record(&self, limit: u64) -> u64 {
+        let mut from = self.at + 1;
+        while let Some(chunk) = self.store.log.read_to(from, usize::MAX, limit) {
+            let stands = |start: &usize| {
+                let view = RecordView::parse(&chunk[*start..]);
+                view.is_ok_and(|view| view.physical_offset == from as i64 + *start as i64)
+            };
+            if let Some(start) = candidates(&chunk, 0, &chunk).find(stands) {
+                return from + start as u64;
+            }
+            from = chunk.end();
+        }
+        limit
+    }
+
+    /// The end of the lost stretch that a log offset is in.
+    fn lost_until(&self, at: u64) -> Option<u64> {
+        let lost = self.lost();
+        lost.iter().find(|r| r.contains(&at)).map(|r| r.end)
+    }
+
+    /// Bytes of lost stretches between two log offsets.
+    fn lost_between(&self, from: u64, to: u64) -> u64 {
+        let overlap = |r: &Range<u64>| r.end.min(to).saturating_sub(r.start.max(from));
+        self.lost().iter().map(overlap).sum()
+    }
+
+    fn lost(&self) -> RwLockReadGuard<'_, Vec<Range<u64>>> {
+        let lost = self.store.lost.read();
+        lost.unwrap_or_else(PoisonError::into_inner)
     }
 
     fn record(&mut self, view: &RecordView<'_>) -> Result<(), StoreError> {
@@ -382,8 +431,7 @@ impl<'s> Dispatcher<'s> {
     fn fill(&mut self, view: &RecordView<'_>) -> Result<bool, StoreError> {
         let at = view.physical_offset as u64;
         let from = self.pending_of(view)?.log_end;
-        let overlap = |r: &Range<u64>| r.end.min(at).saturating_sub(r.start.max(from));
-        let lost: u64 = self.store.lost.iter().map(overlap).sum();
+        let lost = self.lost_between(from, at);
         let pending = self.pending_of(view)?;
         let possible = lost.div_ceil(record::RECORD_SIZE_MIN as u64) + pending.displaced;
         let missing = (view.queue_offset - pending.next()) as u64;

@@ -74,8 +74,8 @@ pub struct Store {
     dispatched_ms: AtomicI64,
     /// What the last checkpoint covers.
     checkpointed: AtomicU64,
-    /// Stretches of the log that hold no record, found when it was opened.
-    lost: Vec<Range<u64>>,
+    /// Stretches of the log that hold no record, found by recovery or by the dispatcher.
+    lost: RwLock<Vec<Range<u64>>>,
     /// Topics whose queues are of a kind that we do not build.
     batch_topics: HashSet<Box<str>>,
     counters: Counters,
@@ -186,7 +186,7 @@ pub struct StoreFigures {
     pub stepped_over: u64,
     /// Records whose queue offset contradicts their queue.
     pub misplaced_records: u64,
-    /// Stretches of the log that recovery found to hold no record.
+    /// Stretches of the log that were found to hold no record.
     pub lost_ranges: u64,
     /// Store times of the oldest and the newest record, if there are any.
     pub earliest_stored_ms: Option<i64>,

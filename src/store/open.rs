@@ -298,7 +298,7 @@ fn assemble(config: StoreConfig, lock: LockFile, kept: Kept, parts: Parts) -> St
         dispatched: Watermark::new(0),
         dispatched_ms: AtomicI64::new(0),
         checkpointed: AtomicU64::new(u64::MAX),
-        lost: parts.lost,
+        lost: RwLock::new(parts.lost),
         batch_topics: parts.batch_topics,
         counters,
         disk_full: AtomicBool::new(false),

@@ -336,7 +336,11 @@ pub fn start(log: &LogFiles, queues: &QueueTable, checkpoint: &Checkpoint, clean
 }
 
 /// Places in a block where a record may start: its magic is there, four bytes further.
-fn candidates<'a>(block: &'a [u8], at: usize, file: &'a [u8]) -> impl Iterator<Item = usize> + 'a {
+pub(super) fn candidates<'a>(
+    block: &'a [u8],
+    at: usize,
+    file: &'a [u8],
+) -> impl Iterator<Item = usize> + 'a {
     let first = (record::MAGIC_V1 >> 24) as u8;
     let magic_at = block.iter().enumerate().filter(move |(_, b)| **b == first);
     magic_at.filter_map(move |(offset, _)| {
