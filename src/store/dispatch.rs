@@ -5,10 +5,11 @@
 //! changes nothing, and a wrong entry is put right. Recovery and the `dispatch` thread use the
 //! same walk.
 
+use std::cmp::Ordering as CmpOrdering;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 use super::commit_log::takes_queue_offset;
@@ -16,10 +17,13 @@ use super::consume_queue::{ConsumeQueue, ENTRY_SIZE, QueueEntry};
 use super::error::StoreError;
 use super::properties;
 use super::record::{self, Flaw, RecordView};
+use super::recovery::candidates;
 use super::{Arrival, Store};
 
 /// Log bytes after which a pass ends, so that what it found becomes visible.
 const PASS_BYTES: usize = 1024 * 1024;
+/// The system flag of a record that holds a whole batch (5.x BatchCQ).
+const SYS_INNER_BATCH: i32 = 1 << 7;
 /// Where delayed messages wait; their entries hold the delivery time.
 pub const SCHEDULE_TOPIC: &str = "SCHEDULE_TOPIC_XXXX";
 /// No queue gets this long; its files' names must stay within 20 digits.
@@ -75,6 +79,8 @@ pub struct Dispatcher<'s> {
     touched: Vec<QueueName>,
     /// Queues that miss entries before the next one; nothing is added until they are rebuilt.
     gaps: HashSet<QueueName>,
+    /// Topics in which a record of a whole batch was met, each reported once.
+    batches_in: HashSet<Box<str>>,
 }
 
 /// Entries of one queue that are not written yet.
@@ -87,7 +93,7 @@ struct Pending {
     fresh: bool,
     /// Log offset behind the record of the last entry.
     log_end: u64,
-    /// Records since then whose place was taken: they miss elsewhere.
+    /// Places since then that have no entry: of records whose own place was taken, or of batches.
     displaced: u64,
     tags_code: i64,
     stored_ms: i64,
@@ -138,6 +144,7 @@ impl<'s> Dispatcher<'s> {
             pending: HashMap::new(),
             touched: Vec::new(),
             gaps: HashSet::new(),
+            batches_in: HashSet::new(),
         }
     }
 
@@ -165,20 +172,15 @@ impl<'s> Dispatcher<'s> {
     }
 
     /// Walks some bytes and makes what was found visible. Returns the queues that grew, also
-    /// when the walk failed: what could not be written is kept for the next pass.
+    /// when the walk failed. What could not be written is kept, and the next pass begins with
+    /// it: so no more than one pass's entries are ever held.
     pub fn pass(&mut self, limit: u64) -> (Vec<Arrival>, Result<(), StoreError>) {
-        let walked = self.walk(limit);
         let mut arrivals = Vec::new();
-        let written = self.write_pending(&mut arrivals);
-        if written.is_ok() {
-            self.written = self.at;
-            if self.walked_ms != 0 && self.scope.rebuild.is_none() {
-                self.store
-                    .dispatched_ms
-                    .store(self.walked_ms, Ordering::Release);
-            }
-        }
-        (arrivals, walked.and(written))
+        let passed = self.write_pending(&mut arrivals).and_then(|()| {
+            let walked = self.walk(limit);
+            walked.and(self.write_pending(&mut arrivals))
+        });
+        (arrivals, passed)
     }
 
     fn walk(&mut self, limit: u64) -> Result<(), StoreError> {
@@ -187,8 +189,8 @@ impl<'s> Dispatcher<'s> {
             log::warn!("dispatch goes on at {}: the log begins there", log.start());
             self.at = log.start();
         }
-        if let Some(lost) = self.lost(self.at) {
-            self.at = lost.end;
+        if let Some(end) = self.lost_until(self.at) {
+            self.at = end;
             return Ok(());
         }
         if self.at >= limit {
@@ -200,7 +202,7 @@ impl<'s> Dispatcher<'s> {
         let mut position = 0;
         while position < chunk.len().min(PASS_BYTES) {
             self.at = start + position as u64;
-            if self.lost(self.at).is_some() {
+            if self.lost_until(self.at).is_some() {
                 return Ok(()); // the next pass steps over it
             }
             match RecordView::parse(&chunk[position..]) {
@@ -213,23 +215,71 @@ impl<'s> Dispatcher<'s> {
                     self.at = start - start % size + size;
                     return Ok(());
                 }
-                Ok(view) => return self.corrupt(Flaw::PhysicalOffset(view.physical_offset)),
-                Err(flaw) => return self.corrupt(flaw),
+                Ok(view) => {
+                    self.step_over(Flaw::PhysicalOffset(view.physical_offset), limit);
+                    return Ok(());
+                }
+                Err(flaw) => {
+                    self.step_over(flaw, limit);
+                    return Ok(());
+                }
             }
         }
         self.at = start + position as u64;
         Ok(())
     }
 
-    fn corrupt(&self, flaw: Flaw) -> Result<(), StoreError> {
-        Err(StoreError::Corrupt {
-            offset: self.at,
-            flaw,
-        })
+    /// What stands here is no record, though the log is known to go on to `limit`: recovery has
+    /// not looked here, or a peer sent it. The walk goes on at the next record that is one, and
+    /// the stretch counts as lost, so that it is met only once.
+    fn step_over(&mut self, flaw: Flaw, limit: u64) {
+        let lost = self.at..self.next_record(limit);
+        let bytes = lost.end - lost.start;
+        log::error!(
+            "log offset {}: {bytes} bytes that are no record: {flaw}",
+            self.at
+        );
+        self.at = lost.end;
+        Counters::add(&self.store.counters.lost_ranges);
+        let mut known = self
+            .store
+            .lost
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        known.push(lost);
     }
 
-    fn lost(&self, at: u64) -> Option<&Range<u64>> {
-        self.store.lost.iter().find(|range| range.contains(&at))
+    /// The next place behind here, or else `limit`, where a record says itself that it stands.
+    fn next_record(&self, limit: u64) -> u64 {
+        let mut from = self.at + 1;
+        while let Some(chunk) = self.store.log.read_to(from, usize::MAX, limit) {
+            let stands = |start: &usize| {
+                let view = RecordView::parse(&chunk[*start..]);
+                view.is_ok_and(|view| view.physical_offset == from as i64 + *start as i64)
+            };
+            if let Some(start) = candidates(&chunk, 0, &chunk).find(stands) {
+                return from + start as u64;
+            }
+            from = chunk.end();
+        }
+        limit
+    }
+
+    /// The end of the lost stretch that a log offset is in.
+    fn lost_until(&self, at: u64) -> Option<u64> {
+        let lost = self.lost();
+        lost.iter().find(|r| r.contains(&at)).map(|r| r.end)
+    }
+
+    /// Bytes of lost stretches between two log offsets.
+    fn lost_between(&self, from: u64, to: u64) -> u64 {
+        let overlap = |r: &Range<u64>| r.end.min(to).saturating_sub(r.start.max(from));
+        self.lost().iter().map(overlap).sum()
+    }
+
+    fn lost(&self) -> RwLockReadGuard<'_, Vec<Range<u64>>> {
+        let lost = self.store.lost.read();
+        lost.unwrap_or_else(PoisonError::into_inner)
     }
 
     fn record(&mut self, view: &RecordView<'_>) -> Result<(), StoreError> {
@@ -238,13 +288,14 @@ impl<'s> Dispatcher<'s> {
         }
         if self.at >= self.scope.queues_from
             && takes_queue_offset(view.sys_flag)
-            && !self.store.is_batch_queue_topic(view)
+            && !self.store.batch_topics.contains(view.topic)
         {
-            self.place(view)?;
+            match view.sys_flag & SYS_INNER_BATCH {
+                0 => self.place(view)?,
+                _ => self.pass_over_batch(view)?,
+            }
         }
-        self.store
-            .dispatched_ms
-            .store(view.stored_ms, Ordering::Release);
+        self.walked_ms = view.stored_ms;
         Ok(())
     }
 
@@ -297,6 +348,32 @@ impl<'s> Dispatcher<'s> {
         pending.displaced = 0;
         pending.tags_code = entry.tags_code;
         pending.stored_ms = view.stored_ms;
+        Ok(())
+    }
+
+    /// A record of a whole batch belongs into a queue of another format, which is neither built
+    /// nor served. A queue that has ordinary messages keeps the place that it took among them.
+    fn pass_over_batch(&mut self, view: &RecordView<'_>) -> Result<(), StoreError> {
+        let (topic, id) = (view.topic, view.queue_id);
+        if !self.batches_in.contains(topic) {
+            log::warn!("topic {topic} has records of whole batches, which are not served");
+            self.batches_in.insert(topic.into());
+        }
+        if self.store.queues.get(topic, id).is_none() || !self.wants(view) {
+            return Ok(());
+        }
+        let pending = self.pending_of(view)?;
+        let empty = pending.entries.is_empty() && pending.queue.has_no_entries();
+        let places = batch_places(view);
+        match view.queue_offset.cmp(&pending.next()) {
+            CmpOrdering::Equal if !empty => {
+                pending.push(QueueEntry::FILLER);
+                pending.log_end = view.physical_offset as u64 + view.size as u64;
+                pending.displaced = places - 1;
+            }
+            CmpOrdering::Greater if !empty => pending.displaced += places,
+            _ => {}
+        }
         Ok(())
     }
 
@@ -354,8 +431,7 @@ impl<'s> Dispatcher<'s> {
     fn fill(&mut self, view: &RecordView<'_>) -> Result<bool, StoreError> {
         let at = view.physical_offset as u64;
         let from = self.pending_of(view)?.log_end;
-        let overlap = |r: &Range<u64>| r.end.min(at).saturating_sub(r.start.max(from));
-        let lost: u64 = self.store.lost.iter().map(overlap).sum();
+        let lost = self.lost_between(from, at);
         let pending = self.pending_of(view)?;
         let possible = lost.div_ceil(record::RECORD_SIZE_MIN as u64) + pending.displaced;
         let missing = (view.queue_offset - pending.next()) as u64;
@@ -440,6 +516,12 @@ impl<'s> Dispatcher<'s> {
             }
             self.touched.pop();
         }
+        self.written = self.at;
+        // Only now: a checkpoint takes it as what the queues have.
+        if self.walked_ms != 0 && self.scope.rebuild.is_none() {
+            let dispatched_ms = &self.store.dispatched_ms;
+            dispatched_ms.store(self.walked_ms, Ordering::Release);
+        }
         Ok(())
     }
 
@@ -473,6 +555,13 @@ pub fn rebuild(store: &Store, queues: HashSet<QueueName>, to: u64) -> Result<(),
 
 fn is_blank(bytes: &[u8]) -> bool {
     bytes.get(4..8) == Some(&record::MAGIC_BLANK.to_be_bytes())
+}
+
+/// Queue offsets that a whole batch takes: one a message. Each message has at least a byte.
+fn batch_places(view: &RecordView<'_>) -> u64 {
+    let places = view.property(properties::INNER_NUM);
+    let places = places.and_then(|places| places.parse().ok());
+    places.unwrap_or(1).clamp(1, view.size as u64)
 }
 
 /// What the queue entry says about a record's tags; in the delay topic, when it is due.

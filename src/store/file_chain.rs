@@ -1,6 +1,7 @@
 //! Equal-sized files as one address space: which files there are, and which one holds an offset.
 
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -15,8 +16,8 @@ pub struct Found {
 }
 
 /// Finds the files of one chain in a directory, sorted. Anything that does not belong there is
-/// refused by name, as the original refuses it; only an empty file that sorts last, left by a
-/// crash during its creation, is removed.
+/// refused by name, as the original refuses it; only a file that sorts last, is too short and
+/// holds nothing, left by a crash during its creation, is removed.
 pub fn list(dir: &Path, file_size: u64) -> Result<Vec<Found>, StoreError> {
     let entries = match fs::read_dir(dir) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -34,9 +35,11 @@ pub fn list(dir: &Path, file_size: u64) -> Result<Vec<Found>, StoreError> {
         }
     }
     names.sort();
-    if let Some((name, 0)) = names.last() {
+    if let Some((name, len)) = names.last()
+        && is_unfinished(&dir.join(name), *len, file_size)?
+    {
         let path = dir.join(name);
-        log::warn!("{}: empty, removed", path.display());
+        log::warn!("{}: {len} bytes, nothing in it: removed", path.display());
         fs::remove_file(&path).map_err(|error| StoreError::system("remove", &path, error))?;
         names.pop();
     }
@@ -48,6 +51,28 @@ pub fn list(dir: &Path, file_size: u64) -> Result<Vec<Found>, StoreError> {
             found(path, base, len, file_size)
         })
         .collect()
+}
+
+/// True for a file whose creation did not end: it is empty, or one of the chain that is too short
+/// and all zeros.
+fn is_unfinished(path: &Path, len: u64, file_size: u64) -> Result<bool, StoreError> {
+    if len == 0 || len >= file_size {
+        return Ok(len == 0);
+    }
+    let name = path.file_name().and_then(|name| name.to_str());
+    if name.and_then(layout::parse_offset_file).is_none() {
+        return Ok(false);
+    }
+    let failed = |error| StoreError::system("read", path, error);
+    let mut file = fs::File::open(path).map_err(failed)?;
+    let mut bytes = [0; 64 * 1024];
+    loop {
+        match file.read(&mut bytes).map_err(failed)? {
+            0 => return Ok(true),
+            read if bytes[..read].iter().any(|&byte| byte != 0) => return Ok(false),
+            _ => {}
+        }
+    }
 }
 
 fn found(path: PathBuf, base: Option<u64>, len: u64, size: u64) -> Result<Found, StoreError> {
@@ -189,7 +214,10 @@ mod tests {
         touch(dir.path(), "notes.txt", 100);
         assert!(refusal(dir.path()).contains("notes.txt does not belong"));
         fs::remove_file(dir.path().join("notes.txt")).expect("it was there");
-        touch(dir.path(), "00000000000000000300", 99);
+        touch(dir.path(), "00000000000000000200", 99);
+        assert_eq!(list(dir.path(), 100).expect("nothing in it").len(), 2);
+        assert!(!dir.path().join("00000000000000000200").exists());
+        fs::write(dir.path().join("00000000000000000300"), [1; 99]).expect("written");
         assert!(refusal(dir.path()).contains("00000000000000000300 has 99 bytes"));
     }
 

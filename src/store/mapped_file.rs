@@ -45,14 +45,19 @@ impl MappedFile {
             .create_new(true)
             .open(path)
             .map_err(|error| StoreError::system("create", path, error))?;
-        if let Err(error) = allocate(&file, path, size).and_then(|()| sync_parent(path)) {
-            // A file of the wrong size would stop the next start.
-            let _ = std::fs::remove_file(path);
-            return Err(error);
+        let mapped = allocate(&file, path, size)
+            .and_then(|()| sync_parent(path))
+            .and_then(|()| MappedFile::map(path, base, file, 0));
+        match mapped {
+            Ok(file) => Ok(Appender {
+                file: Arc::new(file),
+            }),
+            Err(error) => {
+                // One of the wrong size would stop the next start, and any the next attempt.
+                let _ = std::fs::remove_file(path);
+                Err(error)
+            }
         }
-        Ok(Appender {
-            file: Arc::new(MappedFile::map(path, base, file, 0)?),
-        })
     }
 
     /// Opens a file that is complete: nothing is appended any more.

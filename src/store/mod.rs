@@ -55,7 +55,7 @@ pub use record::Message;
 use dispatch::Counters;
 use index::Index;
 use queue_table::QueueTable;
-use record::{Prepared, RecordView};
+use record::Prepared;
 
 type ArrivalHook = Arc<dyn Fn(&[Arrival]) + Send + Sync>;
 
@@ -74,10 +74,10 @@ pub struct Store {
     dispatched_ms: AtomicI64,
     /// What the last checkpoint covers.
     checkpointed: AtomicU64,
-    /// Stretches of the log that hold no record, found when it was opened.
-    lost: Vec<Range<u64>>,
+    /// Stretches of the log that hold no record, found by recovery or by the dispatcher.
+    lost: RwLock<Vec<Range<u64>>>,
     /// Topics whose queues are of a kind that we do not build.
-    batch_topics: RwLock<HashSet<Box<str>>>,
+    batch_topics: HashSet<Box<str>>,
     counters: Counters,
     disk_full: AtomicBool,
     dispatch_stopped: AtomicBool,
@@ -186,7 +186,7 @@ pub struct StoreFigures {
     pub stepped_over: u64,
     /// Records whose queue offset contradicts their queue.
     pub misplaced_records: u64,
-    /// Stretches of the log that recovery found to hold no record.
+    /// Stretches of the log that were found to hold no record.
     pub lost_ranges: u64,
     /// Store times of the oldest and the newest record, if there are any.
     pub earliest_stored_ms: Option<i64>,
@@ -350,32 +350,6 @@ impl Store {
 
     fn set_dispatch_stopped(&self, stopped: bool) -> bool {
         self.dispatch_stopped.swap(stopped, Ordering::Relaxed)
-    }
-
-    /// True for records of topics whose queues hold whole batches (5.x BatchCQ): such queues
-    /// have another format, which is neither built nor served.
-    fn is_batch_queue_topic(&self, view: &RecordView<'_>) -> bool {
-        const INNER_BATCH: i32 = 1 << 7;
-        let known = || {
-            let topics = self
-                .batch_topics
-                .read()
-                .unwrap_or_else(PoisonError::into_inner);
-            !topics.is_empty() && topics.contains(view.topic)
-        };
-        if view.sys_flag & INNER_BATCH == 0 || known() {
-            return known();
-        }
-        log::warn!(
-            "topic {} has batch queues, which are not served",
-            view.topic
-        );
-        let mut topics = self
-            .batch_topics
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
-        topics.insert(view.topic.into());
-        true
     }
 
     pub fn figures(&self) -> StoreFigures {

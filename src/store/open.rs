@@ -201,7 +201,12 @@ fn recover(config: &StoreConfig, clean: bool) -> Result<Recovered, StoreError> {
         queue.cut(scope.queues_from.min(scan.end))?;
     }
     let cut = scan.stopped.is_some();
-    let kept = log.cut(scan.end, scan.stopped)?;
+    let kept = log.cut(scan.end, scan.stopped, config.slave)?;
+    let mut end = scan.end;
+    if kept.is_empty() {
+        forget_derived(&queues, index.as_ref())?;
+        end = 0;
+    }
     for file in kept
         .complete
         .iter()
@@ -214,14 +219,14 @@ fn recover(config: &StoreConfig, clean: bool) -> Result<Recovered, StoreError> {
         index,
         lost: scan.lost,
         damaged: scan.damaged,
-        end: scan.end,
+        end,
         batch_topics: batch_topics(root)?,
     };
     Ok(Recovered {
         parts,
         kept,
         scope,
-        end: scan.end,
+        end,
         thorough: !clean || cut,
     })
 }
@@ -293,8 +298,8 @@ fn assemble(config: StoreConfig, lock: LockFile, kept: Kept, parts: Parts) -> St
         dispatched: Watermark::new(0),
         dispatched_ms: AtomicI64::new(0),
         checkpointed: AtomicU64::new(u64::MAX),
-        lost: parts.lost,
-        batch_topics: RwLock::new(parts.batch_topics),
+        lost: RwLock::new(parts.lost),
+        batch_topics: parts.batch_topics,
         counters,
         disk_full: AtomicBool::new(false),
         dispatch_stopped: AtomicBool::new(false),

@@ -12,6 +12,7 @@ pub const KEYS: &str = "KEYS";
 pub const UNIQ_KEY: &str = "UNIQ_KEY";
 pub const TAGS: &str = "TAGS";
 pub const DELAY: &str = "DELAY";
+pub const INNER_NUM: &str = "INNER_NUM";
 
 /// The entries in stored order. An entry without a name or without a value does not count.
 pub fn iter(properties: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {

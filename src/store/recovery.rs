@@ -245,7 +245,17 @@ impl LogFiles {
 
     /// Makes everything behind `end` as if it had never been there, and has the disk keep that.
     /// Returns the files that are complete, and the one that goes on at `end`.
-    pub fn cut(self, end: u64, stopped: Option<(u64, Flaw)>) -> Result<Kept, StoreError> {
+    ///
+    /// A first file without a record stays on a master whose log has begun before it: offsets
+    /// that were given out are not given out again. Else it says nothing and is removed, so that
+    /// the log is empty and a slave may begin where its master's log does.
+    pub fn cut(
+        self,
+        end: u64,
+        stopped: Option<(u64, Flaw)>,
+        slave: bool,
+    ) -> Result<Kept, StoreError> {
+        let nothing = end == self.start() && (end == 0 || slave);
         let mut kept = Kept {
             complete: Vec::new(),
             last: None,
@@ -263,7 +273,7 @@ impl LogFiles {
                 let (start, len) = (file.base() + from as u64, garbage - from);
                 log::warn!("log cut at {start}: {len} bytes behind it are no records ({reason})");
             }
-            if file.base() > end {
+            if file.base() > end || nothing {
                 std::fs::remove_file(file.path())
                     .map_err(|error| StoreError::system("remove", file.path(), error))?;
                 super::mapped_file::sync_parent(file.path())?;
@@ -310,6 +320,12 @@ pub struct Kept {
     pub last: Option<Appender>,
 }
 
+impl Kept {
+    pub fn is_empty(&self) -> bool {
+        self.complete.is_empty() && self.last.is_none()
+    }
+}
+
 /// From where queues and index are looked at again.
 pub fn start(log: &LogFiles, queues: &QueueTable, checkpoint: &Checkpoint, clean: bool) -> u64 {
     if clean {
@@ -320,7 +336,11 @@ pub fn start(log: &LogFiles, queues: &QueueTable, checkpoint: &Checkpoint, clean
 }
 
 /// Places in a block where a record may start: its magic is there, four bytes further.
-fn candidates<'a>(block: &'a [u8], at: usize, file: &'a [u8]) -> impl Iterator<Item = usize> + 'a {
+pub(super) fn candidates<'a>(
+    block: &'a [u8],
+    at: usize,
+    file: &'a [u8],
+) -> impl Iterator<Item = usize> + 'a {
     let first = (record::MAGIC_V1 >> 24) as u8;
     let magic_at = block.iter().enumerate().filter(move |(_, b)| **b == first);
     magic_at.filter_map(move |(offset, _)| {
