@@ -193,6 +193,7 @@ fn wait_for(what: &str, condition: impl Fn() -> bool) {
 
 /// A slave that cannot create queue 0's second file, and is told the 21st message of that queue.
 /// Returns the store time of the last message that could be queued, and what else the log has.
+#[allow(clippy::type_complexity)] // a store, a queue end, and log bytes by offset
 fn slave_with_a_broken_queue(root: &Path) -> (Arc<Store>, i64, Vec<(u64, Vec<u8>)>) {
     let master = open(&root.join("master"));
     for _ in 0..20 {
