@@ -282,7 +282,7 @@ impl CommitLog {
             // The master's files have another size than ours, or the caller joined two files.
             return Err(StoreError::Gap { log_end, start });
         }
-        appender.reserve(bytes.len()).copy_from_slice(bytes);
+        appender.fill(bytes)?;
         appender.publish(bytes.len());
         self.appended_bytes
             .fetch_add(bytes.len() as u64, Ordering::Relaxed);

@@ -27,6 +27,9 @@ use rustix::fs::FallocateFlags;
 
 use super::error::StoreError;
 
+/// From so many bytes on a write call is cheaper than page faults.
+const WRITE_CALL_MIN: usize = 64 * 1024;
+
 /// One file of the commit log, mapped whole.
 pub struct MappedFile {
     base: u64,
@@ -164,6 +167,22 @@ impl Appender {
         // and `chunk` end there), and nobody else writes: this is the file's only appender and
         // it is borrowed mutably for as long as the slice lives.
         unsafe { std::slice::from_raw_parts_mut(self.file.map.as_mut_ptr().add(at), len) }
+    }
+
+    /// Puts bytes where `publish` will make them readable. Many at once go through the file: a
+    /// page that a write call fills is not zeroed first, as one that is touched in the mapping is.
+    pub fn fill(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+        if bytes.len() < WRITE_CALL_MIN {
+            self.reserve(bytes.len()).copy_from_slice(bytes);
+            return Ok(());
+        }
+        assert!(
+            bytes.len() <= self.room(),
+            "more than the file has room for"
+        );
+        let at = self.file.wrote() as u64;
+        let written = self.file.file.write_all_at(bytes, at);
+        written.map_err(|error| StoreError::system("write", &self.file.path, error))
     }
 
     /// Makes the next `len` bytes readable; they will not change any more.
