@@ -19,6 +19,20 @@ pub struct SavedFile {
 }
 
 impl SavedFile {
+    /// Loads a table's file. A broken one stops the start of a master, since it may be the only
+    /// copy; a slave goes on without, its master sends the table again.
+    pub fn open(path: PathBuf, slave: bool) -> io::Result<(SavedFile, Option<Value>)> {
+        let value = match load(&path) {
+            Ok(found) => found.map(|(value, _)| value),
+            Err(error) if slave => {
+                log::error!("{error}; starting without, the master's table will replace it");
+                None
+            }
+            Err(error) => return Err(error),
+        };
+        Ok((SavedFile::new(path), value))
+    }
+
     /// The file holds generation 0: what the table was loaded from.
     pub fn new(path: PathBuf) -> SavedFile {
         SavedFile {

@@ -18,7 +18,7 @@ use super::topics::{SCHEDULE_TOPIC, TRANS_HALF_TOPIC, check_stored_name};
 use crate::base::clock::wall_ms;
 use crate::base::data_version::DataVersion;
 use crate::base::json;
-use crate::base::json_file::{self, SavedFile};
+use crate::base::json_file::SavedFile;
 use crate::store::record::{Message, RecordView};
 use crate::store::{Chunk, DelayLevels, QueueBounds, QueueEntry, Store, StoreError, properties};
 
@@ -131,17 +131,9 @@ impl Delays {
     /// A broken file stops the start of a master; a slave gets the offsets again.
     pub fn open(directory: &Path, levels: DelayLevels, slave: bool) -> io::Result<Delays> {
         std::fs::create_dir_all(directory)?;
-        let path = directory.join(FILE);
-        let value = match json_file::load(&path) {
-            Ok(found) => found.map(|(value, _)| value),
-            Err(error) if slave => {
-                log::error!("{error}; starting without, the master's table will replace it");
-                None
-            }
-            Err(error) => return Err(error),
-        };
+        let (file, value) = SavedFile::open(directory.join(FILE), slave)?;
         Ok(Delays {
-            file: SavedFile::new(path),
+            file,
             levels,
             state: Mutex::new(State::from_json(&value.unwrap_or_default())),
         })

@@ -17,7 +17,7 @@ use super::topics::{self, Topics};
 use crate::base::clock::wall_ms;
 use crate::base::data_version::DataVersion;
 use crate::base::json;
-use crate::base::json_file::{self, SavedFile};
+use crate::base::json_file::SavedFile;
 use crate::remoting::codes::response;
 use crate::remoting::{Command, Fields};
 
@@ -59,17 +59,9 @@ impl Offsets {
     /// A broken file stops the start of a master; a slave gets the offsets again.
     pub fn open(directory: &Path, slave: bool) -> io::Result<Offsets> {
         std::fs::create_dir_all(directory)?;
-        let path = directory.join(FILE);
-        let value = match json_file::load(&path) {
-            Ok(value) => value.map(|(value, _)| value),
-            Err(error) if slave => {
-                log::error!("{error}; starting without, the master's offsets will replace it");
-                None
-            }
-            Err(error) => return Err(error),
-        };
+        let (file, value) = SavedFile::open(directory.join(FILE), slave)?;
         Ok(Offsets {
-            file: SavedFile::new(path),
+            file,
             state: Mutex::new(State::from_json(value)),
             slave,
         })
@@ -386,6 +378,7 @@ fn read_entry(key: &str, queues: &Value) -> Option<QueueOffsets> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::json_file;
     use crate::broker::topics::{BuiltinTopics, TopicConfig};
     use crate::remoting::codes::request as code;
     use serde_json::json;

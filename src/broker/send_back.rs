@@ -13,20 +13,15 @@ use crate::store::{Message, properties};
 
 /// The first retry waits for this level: 10 s.
 const FIRST_RETRY_LEVEL: i32 = 3;
-const VERSION_OWN_RETRY_LIMIT: i32 = 121;
 
 pub fn serve(broker: &Broker, request: &Command) -> Result<Stored, Refusal> {
     let ext = request.ext();
     let group = ext.need("group")?;
     let offset: u64 = ext.parse("offset")?;
     let level: i32 = ext.parse_or("delayLevel", 0)?;
-    let config = broker.groups.find_or_create(group).ok_or_else(|| {
-        let remark = format!("subscription group not exist, {group}");
-        Refusal::new(response::SUBSCRIPTION_GROUP_NOT_EXIST, remark)
-    })?;
+    let config = send_check::retry_group(broker, group)?;
     let own_limit = ext.parse_or("maxReconsumeTimes", config.retry_max)?;
-    let counts = request.header.version >= VERSION_OWN_RETRY_LIMIT;
-    let limit = if counts { own_limit } else { config.retry_max };
+    let limit = send_check::retry_limit(&config, Some(own_limit), request.header.version);
 
     let chunk = broker.store.record(offset)?;
     let record = RecordView::parse(&chunk).map_err(|flaw| {

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::Broker;
+use super::groups::SubscriptionGroup;
 use super::refusal::Refusal;
 use super::send_request::SendRequest;
 use super::topics::{self, TopicConfig};
@@ -174,14 +175,8 @@ fn retry_target(
     group: &str,
     retry: Target,
 ) -> Result<Target, Refusal> {
-    let config = broker.groups.find_or_create(group).ok_or_else(|| {
-        let remark = format!("subscription group not exist, {group}");
-        Refusal::new(response::SUBSCRIPTION_GROUP_NOT_EXIST, remark)
-    })?;
-    let own_limit = send
-        .max_reconsume_times
-        .filter(|_| version >= VERSION_OWN_RETRY_LIMIT);
-    let limit = own_limit.unwrap_or(config.retry_max);
+    let config = retry_group(broker, group)?;
+    let limit = retry_limit(&config, send.max_reconsume_times, version);
     if send.reconsume_times >= limit {
         return Ok(dead_letter(broker, group));
     }
@@ -189,6 +184,21 @@ fn retry_target(
         delay_level: delay_level(send),
         ..retry
     })
+}
+
+/// The group whose messages are retried; it may be made on demand.
+pub fn retry_group(broker: &Broker, group: &str) -> Result<Arc<SubscriptionGroup>, Refusal> {
+    broker.groups.find_or_create(group).ok_or_else(|| {
+        let remark = format!("subscription group not exist, {group}");
+        Refusal::new(response::SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+    })
+}
+
+/// After how many tries a message is a dead letter: the client's own limit, if it is new enough
+/// to have one, else the group's.
+pub fn retry_limit(config: &SubscriptionGroup, own: Option<i32>, version: i32) -> i32 {
+    let own = own.filter(|_| version >= VERSION_OWN_RETRY_LIMIT);
+    own.unwrap_or(config.retry_max)
 }
 
 /// The group's dead-letter queue, made on demand.

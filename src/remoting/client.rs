@@ -86,10 +86,6 @@ impl Client {
         &self.address
     }
 
-    pub fn local_address(&self) -> io::Result<std::net::SocketAddr> {
-        self.stream.local_addr()
-    }
-
     pub fn stream(&self) -> &TcpStream {
         &self.stream
     }
@@ -143,28 +139,9 @@ impl Client {
         }
     }
 
-    /// The next reply, whichever it is.
-    pub fn take_any(&mut self, deadline: Instant) -> Result<Command, ClientError> {
-        if let Some(reply) = self.early.pop() {
-            return Ok(reply);
-        }
-        loop {
-            let command = self.receive(deadline)?;
-            if command.is_response() {
-                return Ok(command);
-            }
-            self.keep_pushed(command);
-        }
-    }
-
     /// Requests that the peer has pushed meanwhile.
     pub fn pushed(&mut self) -> Vec<Command> {
         std::mem::take(&mut self.pushed)
-    }
-
-    /// Answers a request that the peer has pushed.
-    pub fn answer(&mut self, reply: &Command) -> Result<(), ClientError> {
-        self.write(&reply.to_bytes())
     }
 
     /// The next frame, reply or request.
